@@ -1,0 +1,21 @@
+"""dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
+
+from dpvalue import diagnostics, games, privacy
+from dpvalue.engine import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.files import load
+from dpvalue.parties import Parties
+from dpvalue.plan import Plan, plan
+from dpvalue.privacy import Guarantee, Privacy
+from dpvalue.result import Result
+from dpvalue.schedule import Schedule
+from dpvalue.semivalues import Semivalue, semivalue
+from dpvalue.table import Table
+from dpvalue.utility import Utility
+from dpvalue.valuation import release, value
+
+__version__ = "0.1.0"
+__all__ = [
+    "DpvalueError", "Guarantee", "Local", "Parties", "Plan", "Privacy", "Result", "Schedule", "Semivalue", "Table",
+    "Utility", "diagnostics", "games", "load", "plan", "privacy", "release", "semivalue", "value",
+]  # fmt: skip

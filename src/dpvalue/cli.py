@@ -1,0 +1,83 @@
+"""The command line: `dpvalue demo`. Bad input ends with one clear line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table as Grid
+
+from dpvalue import DpvalueError, Privacy, __version__, plan
+
+app = typer.Typer(
+    help="What is each party's data worth to a model? Values under differential privacy.", no_args_is_help=True
+)
+out = Console(highlight=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"dpvalue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """What is each party's data worth to a model? Values under differential privacy."""
+
+
+@app.command()
+def demo(
+    epsilon: Annotated[float, typer.Option(help="Privacy budget of each record.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of the made-up hospitals and of the permutations.")] = 0,
+) -> None:
+    """Value ten made-up hospitals, three of them with bad labels, without exposing a record.
+
+    Example: dpvalue demo --epsilon 0.5
+    """
+    try:
+        _demo(epsilon, seed)
+    except DpvalueError as error:
+        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)
+        raise typer.Exit(2) from None
+
+
+def _demo(epsilon: float, seed: int) -> None:
+    from dpvalue.demo import CORRUPTED, HOSPITALS, RECORDS, run_demo
+
+    planned = plan(HOSPITALS, privacy=Privacy(epsilon=epsilon, unit="record"))
+    out.print(
+        f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have half "
+        "of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
+    )
+    out.print(str(planned), style="dim")
+    out.print()
+    found = run_demo(epsilon, seed, progress=True if sys.stderr.isatty() else _plain_progress)
+    result, noise = found.result, found.result.noise_std()
+    grid = Grid(title=f"Data values ± DP noise, epsilon = {epsilon:g} per record", title_justify="left")
+    grid.add_column("party")
+    for kind in result.semivalues:
+        grid.add_column(kind.name, justify="right")
+    grid.add_column("rank", justify="right")
+    grid.add_column("really")
+    frame = result.frame()
+    for party in frame.sort_values("rank").index:
+        cells = [f"{result.values[k.name][party]:+.3f} ± {noise[k.name][party]:.3f}" for k in result.semivalues]
+        truth = "[red]bad labels[/red]" if found.corrupted[party] else "clean"
+        grid.add_row(str(frame["party"][party]), *cells, str(frame["rank"][party]), truth)
+    out.print(grid)
+    lowest = set(result.top(CORRUPTED, lowest=True)["party"])
+    hits = sum(name in lowest for name, bad in zip(result.table.names, found.corrupted, strict=True) if bad)
+    out.print(f"\n{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")
+    out.print(str(result.guarantee))
+
+
+def _plain_progress(stage: str, done: int, total: int) -> None:
+    """One line a step, for logs."""
+    Console(stderr=True, highlight=False).print(f"{stage} {done}/{total}", style="dim")

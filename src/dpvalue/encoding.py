@@ -1,0 +1,140 @@
+"""How raw features and labels become numbers: fixed by the public set alone, then applied to everyone.
+
+Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. Private rows are only
+transformed; an error about one names its position, never its content.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The numeric form of rows: the task, the classes (in order), the shape of a row, the columns of a frame.
+
+    `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
+    cannot hold it, has been loaded without it.
+    """
+
+    task: str
+    classes: tuple[Any, ...]
+    shape: tuple[int, ...]
+    columns: tuple[str, ...] | None = None
+    preprocessed: bool = False
+    preprocess: Any = None
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model: classes, or 1."""
+        return len(self.classes) if self.task == CLASSIFICATION else 1
+
+    def features(self, raw: Any, argument: str) -> Array:
+        """Return raw features as numbers (rows, *shape); `argument` names them in errors."""
+        columns = column_names(raw)
+        if columns != self.columns:
+            raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
+        if self.preprocessed and self.preprocess is None:
+            raise DpvalueError(
+                f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
+                "pass the fitted one to load(path, preprocess=...)"
+            )
+        numbers = as_numbers(raw if self.preprocess is None else self.preprocess.transform(raw), argument)
+        if len(self.shape) == 3 and numbers.ndim == 3:
+            numbers = numbers[:, None]  # images without a channel
+        if numbers.shape[1:] != self.shape:
+            raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
+        finite = np.asarray(np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
+        refuse_rows(~finite, argument, "features must be finite")
+        return numbers
+
+    def labels(self, raw: Any, argument: str) -> Array:
+        """Return raw labels as class numbers, or as real numbers for regression."""
+        y = as_labels(raw, argument)
+        if self.task != CLASSIFICATION:
+            numbers = as_numbers(y, argument)
+            refuse_rows(~np.isfinite(numbers), argument, "labels must be finite")
+            return numbers
+        numbers = np.zeros(len(y), dtype=np.int64)
+        known = np.zeros(len(y), dtype=bool)
+        for number, label in enumerate(self.classes):
+            match = y == label
+            numbers[match] = number
+            known |= match
+        refuse_rows(~known, argument, "labels must be among the classes of the public set")
+        return numbers
+
+
+def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images: bool = False) -> Encoding:
+    """Return the encoding of a public set.
+
+    Args:
+        features: the raw features of the public set.
+        labels: its labels; they fix the classes.
+        task: "classification" or "regression".
+        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, or None.
+        images: whether rows of shape (height, width) are images that get a channel.
+    """
+    y = as_labels(labels, "utility labels")
+    fitted = None
+    if preprocess is not None:
+        if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
+            raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
+        from sklearn.base import clone
+
+        fitted = clone(preprocess).fit(features)
+    numbers = as_numbers(features if fitted is None else fitted.transform(features), "utility features")
+    if numbers.ndim < 2:
+        raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
+    shape = (1, *numbers.shape[1:]) if images and numbers.ndim == 3 else numbers.shape[1:]
+    classes: tuple[Any, ...] = ()
+    if task == CLASSIFICATION:
+        try:
+            classes = tuple(np.unique(y).tolist())
+        except TypeError:
+            raise DpvalueError("utility labels must be of one type, got a mixture") from None
+        if len(classes) < 2:
+            raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
+    return Encoding(task, classes, shape, column_names(features), fitted is not None, fitted)
+
+
+def column_names(raw: Any) -> tuple[str, ...] | None:
+    """Return the column names of a frame, None for anything else."""
+    return tuple(map(str, raw.columns)) if hasattr(raw, "columns") else None
+
+
+def as_numbers(raw: Any, argument: str) -> Array:
+    """Return `raw` as an array of float64; text and objects are refused."""
+    if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
+        raw = raw.toarray()
+    try:
+        return np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
+
+
+def as_labels(raw: Any, argument: str) -> Array:
+    """Return labels as a flat array."""
+    y = np.asarray(raw)
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1:
+        raise DpvalueError(f"{argument} must be one label per row, got shape {y.shape}")
+    return y
+
+
+def refuse_rows(bad: NDArray[np.bool_], argument: str, allowed: str) -> None:
+    """Raise if any row is bad, naming the first positions and nothing of the rows."""
+    if bad.any():
+        where = np.flatnonzero(bad)
+        shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
+        raise DpvalueError(f"{argument}: {allowed}; not so at row(s) {shown} ({len(where)} of {len(bad)})")

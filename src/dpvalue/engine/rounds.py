@@ -1,0 +1,75 @@
+"""Releases in rounds (`lagged`, `replay`): one noisy message per party and round, however many probes it averages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.walks import Walker
+from dpvalue.estimates import Ints
+from dpvalue.privacy.noise import NoiseSource, normal
+from dpvalue.progress import Report
+from dpvalue.streams import Purpose, permutations
+
+
+@dataclass(frozen=True)
+class RoundReleases:
+    """The releases of R rounds of B probes.
+
+    Formal guarantee: `run` reads the parties' data only through one Gaussian release per party and round, of the mean
+    of clipped gradients at models that are functions of earlier releases and public things.
+    """
+
+    walker: Walker
+    contributions: Contributions
+    noise: NoiseSource
+    seed: int
+    rounds: int
+    probes: int
+
+    def run(self, report: Report, before_round: Callable[[int, Tensor, Ints], None] | None = None) -> Tensor:
+        """Make all releases and return the table, their mean per party (n, d).
+
+        `before_round` is shown the number of each round after the first, the table it walks with, and its permutations.
+        """
+        n = self.contributions.rows.n
+        total = torch.zeros(
+            n, self.walker.model.size, dtype=self.walker.initial.dtype, device=self.walker.initial.device
+        )
+        for number in range(self.rounds):
+            if number == 0:
+                gradients = self._at_initial_model(n)
+            else:
+                orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, n)
+                table = total / number
+                if before_round is not None:
+                    before_round(number, table, orders)
+                gradients = self._along_walks(table, orders)
+            total += gradients + self._noise(number, n)
+            report("releasing", number + 1, self.rounds)
+        return total / self.rounds
+
+    def _at_initial_model(self, n: int) -> Tensor:
+        theta = self.walker.initial.expand(n, -1)
+        return self.contributions.at(theta, torch.arange(n, device=theta.device))
+
+    def _along_walks(self, table: Tensor, orders: Ints) -> Tensor:
+        """Each party's clipped gradient at the model before it, averaged over the probes."""
+        total = torch.zeros_like(table)
+        batch = self.walker.engine.batch(6 * self.walker.model.size)
+        for walks, positions, before, _ in self.walker.prefixes(table, orders, batch):
+            who = torch.from_numpy(orders[walks, positions]).flatten().to(table.device)
+            total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who))
+        return total / len(orders)
+
+    def _noise(self, number: int, n: int) -> Tensor | float:
+        mechanism = self.contributions.mechanism
+        if not mechanism.noise_multiplier:
+            return 0.0
+        std = mechanism.noise_std(self.contributions.rows.sizes.cpu()).to(self.walker.initial.dtype)
+        drawn = normal(self.noise.stream(number), n, self.walker.model.size, self.walker.initial.dtype)
+        return (drawn * std[:, None]).to(self.walker.initial.device)

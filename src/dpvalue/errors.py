@@ -1,0 +1,34 @@
+"""What goes wrong, said in one sentence: the argument, the value, what would be right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+class DpvalueError(ValueError):
+    """A bad argument or a refused request; the message names the argument, the value and what is allowed."""
+
+
+def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
+    """Raise unless `value` is one of `allowed`."""
+    options = list(allowed)
+    if value not in options:
+        raise DpvalueError(f"{name} must be one of {', '.join(options)}; got {value!r}")
+
+
+def require_number(name: str, value: float, allowed: str, ok: bool) -> None:
+    """Raise unless `value` is a finite number for which `ok` holds; `allowed` completes "must be ..."."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not ok:
+        raise DpvalueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def require_positive(name: str, value: float) -> None:
+    """Raise unless `value` is a positive, finite number."""
+    require_number(name, value, "positive", isinstance(value, int | float) and value > 0)
+
+
+def require_count(name: str, value: int, least: int = 1) -> None:
+    """Raise unless `value` is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise DpvalueError(f"{name} must be a whole number of at least {least}, got {value!r}")

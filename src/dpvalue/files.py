@@ -1,0 +1,182 @@
+"""Saved tables and results: one safetensors file with a JSON header; never pickle, never a row of any data set.
+
+The header carries a format version and a digest over itself and every tensor, so that a truncated, altered or foreign
+file is refused with one clear line. It is no signature: whoever can write the file can make a new digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.encoding import Encoding
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.estimates import Estimate
+from dpvalue.models import KINDS, ModelFactory
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.result import Result
+from dpvalue.schedule import Schedule
+from dpvalue.semivalues import Floats, Semivalue, semivalue
+from dpvalue.table import Table
+
+FORMAT_VERSION = 1
+_ESTIMATE_FIELDS = ("values", "std_errors", "counts", "sample_variances")
+
+
+def save_table(table: Table, path: Path) -> None:
+    """Write a table."""
+    _write(path, *_table_parts(table))
+
+
+def save_result(result: Result, path: Path) -> None:
+    """Write a result with its table."""
+    header, tensors = _table_parts(result.table)
+    header["result"] = {
+        "semivalues": [one.name for one in result.semivalues],
+        "walks": result.walks,
+        "converged": result.converged,
+        "engine": asdict(result.engine),
+    }
+    for number, one in enumerate(result.semivalues):
+        for field in _ESTIMATE_FIELDS:
+            tensors[f"{field}.{number}"] = torch.from_numpy(getattr(result.estimates[one.name], field))
+    _write(path, header, tensors)
+
+
+def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = None) -> Result | Table:
+    """Read back what `Result.save` or `Table.save` wrote.
+
+    Args:
+        path: the file.
+        model: the factory of a custom model, which files do not hold; its digest is checked when it is used.
+        preprocess: the fitted transformer of the run, if it had one; needed to value on raw public rows.
+    """
+    header, tensors = _read(Path(path))
+    table = _table(header, tensors, model, preprocess)
+    if "result" not in header:
+        return table
+    found = header["result"]
+    kinds = tuple(_named(name) for name in found["semivalues"])
+    estimates = {
+        one.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in _ESTIMATE_FIELDS})
+        for number, one in enumerate(kinds)
+    }
+    engine = Local(**{**found["engine"], "device": "auto"})
+    return Result(table, kinds, estimates, found["walks"], found["converged"], None, engine)
+
+
+def _table_parts(table: Table) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    encoding = {
+        "task": table.encoding.task,
+        "classes": table.encoding.classes,
+        "shape": table.encoding.shape,
+        "columns": table.encoding.columns,
+        "preprocessed": table.encoding.preprocessed,
+    }
+    header = {
+        "names": table.names,
+        "guarantee": asdict(table.guarantee),
+        "learning_rate": table.learning_rate,
+        "model": table.model if isinstance(table.model, str) else "custom",
+        "digest": table.digest,
+        "encoding": encoding,
+        "schedule": asdict(table.schedule),
+        "permutations": table.permutations,
+        "seed": table.seed,
+    }
+    tensors = {"rows": table.rows, "initial": table.initial, "noise_std": torch.from_numpy(table.noise_std)}
+    return header, tensors
+
+
+def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFactory | None, preprocess: Any) -> Table:
+    named = header["model"] in KINDS
+    if named and model is not None:
+        raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
+    stored = header["encoding"]
+    if preprocess is not None and not stored["preprocessed"]:
+        raise DpvalueError("preprocess must not be given: the file was made without one")
+    encoding = Encoding(
+        stored["task"],
+        tuple(stored["classes"]),
+        tuple(stored["shape"]),
+        None if stored["columns"] is None else tuple(stored["columns"]),
+        stored["preprocessed"],
+        preprocess,
+    )
+    return Table(
+        rows=tensors["rows"],
+        names=tuple(header["names"]),
+        noise_std=tensors["noise_std"].numpy(),
+        guarantee=Guarantee(**header["guarantee"]),
+        initial=tensors["initial"],
+        learning_rate=header["learning_rate"],
+        model=header["model"] if named else model,
+        digest=header["digest"],
+        encoding=encoding,
+        schedule=Schedule(**header["schedule"]),
+        permutations=header["permutations"],
+        seed=header["seed"],
+    )
+
+
+def _named(name: str) -> Semivalue:
+    """The semivalue of this name; a custom one keeps its values, but its weights are not in the file."""
+    try:
+        return semivalue(name)
+    except DpvalueError:
+        return Semivalue(name, _missing_weights)
+
+
+def _missing_weights(n: int) -> Floats:
+    raise DpvalueError("the weights of a custom semivalue are not in the file: pass the Semivalue again to revalue")
+
+
+def _write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    from safetensors.torch import save
+
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    text = json.dumps(header, sort_keys=True)
+    metadata = {"dpvalue_format": str(FORMAT_VERSION), "header": text, "digest": _digest(text, tensors)}
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        scratch.write_bytes(save(tensors, metadata))
+        scratch.replace(path)  # a reader sees the old file or the whole new one
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise DpvalueError(f"path must be a file written by save, got {str(path)!r}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise DpvalueError(f"{str(path)!r} is not a dpvalue file, or is truncated: {error}") from None
+    version = metadata.get("dpvalue_format")
+    if version != str(FORMAT_VERSION):
+        raise DpvalueError(f"{str(path)!r} must have dpvalue format {FORMAT_VERSION}, got {version or 'none'}")
+    if _digest(metadata["header"], tensors) != metadata.get("digest"):
+        raise DpvalueError(f"{str(path)!r} has been altered: its digest does not match")
+    header: dict[str, Any] = json.loads(metadata["header"])
+    return header, tensors
+
+
+def _digest(header: str, tensors: dict[str, Tensor]) -> str:
+    hasher = hashlib.sha256(header.encode())
+    for name, tensor in sorted(tensors.items()):
+        hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(np.ascontiguousarray(tensor.numpy()).tobytes())
+    return hasher.hexdigest()

@@ -1,0 +1,305 @@
+"""Models as functions of one flat parameter vector, for many vectors at once.
+
+Both kinds answer the same questions (`Model`): the initial parameters, the outputs on a set of rows, the gradient of
+each party's weighted loss, and the gradient of each single record. `Linear` has them in closed form; `Network` is any
+`nn.Module`, through `torch.func`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from math import prod
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from dpvalue.errors import DpvalueError, require_choice
+from dpvalue.streams import Purpose, stream
+
+ModelFactory = Callable[[], nn.Module]
+KINDS = ("logistic", "linear", "cnn")
+CLASSIFICATION, REGRESSION = "classification", "regression"
+
+
+class Model(Protocol):
+    """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
+
+    Rows of parties come as x (b, r, *shape), y (b, r) and weights (b, r): the loss of a party is the weighted sum over
+    its r rows (weights 1/count, or 0 for padding).
+    """
+
+    task: str
+    kind: str
+    size: int
+    zero_start: bool
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
+        ...
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs (b, rows, outputs) of each model on the same rows x."""
+        ...
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradients (b, size) of the weighted losses, model i on the rows of x[i]."""
+        ...
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients (b, r, size) of the loss of each single row."""
+        ...
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return an `nn.Module` with the parameters theta (size,)."""
+        ...
+
+    def numbers_per_row(self) -> int:
+        """Return about how many numbers one row needs while it passes through the model."""
+        ...
+
+    def digest(self) -> str:
+        """Return a digest of everything about the model but theta."""
+        ...
+
+
+def row_losses(task: str, outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each row: cross-entropy of logits, or squared error; outputs (..., o), y (...)."""
+    if task == REGRESSION:
+        return (outputs[..., 0] - y) ** 2
+    return outputs.logsumexp(-1) - outputs.gather(-1, y.unsqueeze(-1)).squeeze(-1)
+
+
+class Linear:
+    """Logistic (softmax) or linear regression with bias, laid out as `nn.Linear`: weight (o, f), then bias (o)."""
+
+    zero_start = True
+
+    def __init__(self, features: int, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> None:
+        self.task = task
+        self.kind = "linear" if task == REGRESSION else "logistic"
+        self.features, self.width = features, outputs
+        self.size = (features + 1) * outputs
+        self._dtype, self._device = dtype, device
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(self.size, dtype=self._dtype, device=self._device)
+
+    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        weight, bias = theta.split([self.features * self.width, self.width], dim=-1)
+        return weight.unflatten(-1, (self.width, self.features)), bias
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return x W^T + b for each model."""
+        weight, bias = self._parts(theta)
+        return x.flatten(1) @ weight.transpose(-1, -2) + bias.unsqueeze(-2)
+
+    def _residuals(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The derivative of the row losses by the outputs: (b, r, o)."""
+        weight, bias = self._parts(theta)
+        outputs = torch.baddbmm(bias.unsqueeze(-2), x, weight.transpose(-1, -2))
+        if self.task == REGRESSION:
+            return 2 * (outputs - y.unsqueeze(-1))
+        return outputs.softmax(-1) - functional.one_hot(y, self.width).to(outputs.dtype)
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradients of the weighted losses in closed form."""
+        x = x.flatten(2)
+        residuals = self._residuals(theta, x, y) * weights.unsqueeze(-1)
+        return torch.cat([(residuals.transpose(1, 2) @ x).flatten(1), residuals.sum(1)], dim=-1)
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients of single rows in closed form."""
+        x = x.flatten(2)
+        residuals = self._residuals(theta, x, y)
+        return torch.cat([(residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2), residuals], dim=-1)
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return Flatten and Linear with these parameters."""
+        linear = nn.Linear(self.features, self.width, device=self._device, dtype=self._dtype)
+        weight, bias = self._parts(theta)
+        with torch.no_grad():
+            linear.weight.copy_(weight)
+            linear.bias.copy_(bias)
+        return nn.Sequential(nn.Flatten(), linear)
+
+    def numbers_per_row(self) -> int:
+        """Return the inputs, outputs and their probabilities."""
+        return self.features + 3 * self.width
+
+    def digest(self) -> str:
+        """Return a digest of kind and shape."""
+        return hashlib.sha256(f"{self.kind} {self.features} {self.width}".encode()).hexdigest()
+
+
+class Network:
+    """Any `nn.Module`, called functionally.
+
+    Parameters with requires_grad=False and buffers stay as the factory made them. Layers that mix rows or draw random
+    numbers (batch norm and dropout in training mode) are refused: with them a record's influence is not bounded by
+    clipping its gradient.
+    """
+
+    zero_start = False
+
+    def __init__(
+        self, factory: ModelFactory, task: str, kind: str, example: Tensor, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.task, self.kind = task, kind
+        self._factory = factory
+        self._dtype, self._device = dtype, device
+        self._module = self._build(0, 0)
+        trained = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
+        if not trained:
+            raise DpvalueError("model must have at least one parameter with requires_grad=True, got none")
+        self._names = list(trained)
+        self._shapes = [p.shape for p in trained.values()]
+        self._sizes = [p.numel() for p in trained.values()]
+        self.size = sum(self._sizes)
+        state = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
+        self._fixed = {name: tensor.detach() for name, tensor in state.items() if name not in trained}
+        self._numbers = self._count_numbers(example)
+
+    def _build(self, seed: int, index: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(stream(seed, Purpose.INITIAL_MODEL, index).integers(2**62)))
+            module = self._factory()
+        if not isinstance(module, nn.Module):
+            raise DpvalueError(f"model must be a callable that returns a torch nn.Module, got {type(module).__name__}")
+        for name, layer in module.named_modules():
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm) and (layer.training or layer.running_mean is None):
+                raise DpvalueError(
+                    f"model has batch norm in training mode at {name!r}: it mixes the rows of a batch, so clipping a "
+                    "gradient does not bound one record's influence; use running statistics with .eval(), or group norm"
+                )
+            if isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0:
+                raise DpvalueError(f"model has dropout in training mode at {name!r}: call .eval() in the factory")
+        return module.to(device=self._device, dtype=self._dtype)
+
+    def _count_numbers(self, example: Tensor) -> int:
+        """The numbers that the layers write for one row; also checks, on a public row, that the model fits the data."""
+        written = [0]
+
+        def count(layer: nn.Module, inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not list(layer.children()):
+                written[0] += output.numel()
+
+        hooks = [layer.register_forward_hook(count) for layer in self._module.modules()]
+        try:
+            with torch.no_grad():
+                self._module(example[None])
+        except RuntimeError as error:
+            raise DpvalueError(f"model cannot take a row of shape {tuple(example.shape)}: {error}") from error
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return example.numel() + written[0]
+
+    def _flatten(self, module: nn.Module) -> Tensor:
+        named = dict(module.named_parameters())
+        return torch.cat([named[name].detach().flatten() for name in self._names])
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return the parameters of a freshly made module; the factory draws under a seed of its own."""
+        return self._flatten(self._build(seed, index))
+
+    def _forward(self, theta: Tensor, x: Tensor) -> Tensor:
+        parts = theta.split(self._sizes)
+        named = {n: part.view(s) for n, part, s in zip(self._names, parts, self._shapes, strict=True)}
+        outputs: Tensor = functional_call(self._module, {**named, **self._fixed}, (x,))
+        return outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
+
+    def _loss(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        return (row_losses(self.task, self._forward(theta, x), y) * weights).sum()
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of each model; a single model skips the batching rules."""
+        with torch.no_grad():
+            if len(theta) == 1:
+                return self._forward(theta[0], x).unsqueeze(0)
+            outputs: Tensor = vmap(self._forward, in_dims=(0, None))(theta, x)
+            return outputs
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradients of the weighted losses by autograd, batched over models."""
+        gradients: Tensor = vmap(grad(self._loss))(theta, x, y, weights)
+        return gradients
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients of single rows by autograd, batched over models and rows."""
+        b, r = y.shape
+        repeated = theta.repeat_interleave(r, dim=0)
+        ones = torch.ones(b * r, 1, dtype=theta.dtype, device=theta.device)
+        rows = self.gradients(repeated, x.flatten(0, 1).unsqueeze(1), y.flatten().unsqueeze(1), ones)
+        return rows.view(b, r, self.size)
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return the factory's module with these parameters."""
+        module = self._build(0, 0)
+        named = dict(module.named_parameters())
+        with torch.no_grad():
+            for name, part, shape in zip(self._names, theta.split(self._sizes), self._shapes, strict=True):
+                named[name].copy_(part.view(shape))
+        return module
+
+    def numbers_per_row(self) -> int:
+        """Return the inputs and what the layers wrote for one row."""
+        return self._numbers
+
+    def digest(self) -> str:
+        """Return a digest of the architecture's text, the parameters' names and shapes, and the fixed tensors."""
+        hasher = hashlib.sha256(repr(self._module).encode())
+        for name, shape in zip(self._names, self._shapes, strict=True):
+            hasher.update(f"{name}{tuple(shape)}".encode())
+        for name, tensor in sorted(self._fixed.items()):
+            hasher.update(name.encode())
+            hasher.update(tensor.double().cpu().contiguous().numpy().tobytes())
+        return hasher.hexdigest()
+
+
+def paper_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    """Return the paper's CNN without its softmax, which is in the loss: Conv(c,16,3), ReLU, MaxPool(2,2), Linear."""
+    channels, height, width = shape
+    flat = 16 * ((height - 2) // 2) * ((width - 2) // 2)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten(), nn.Linear(flat, outputs)
+    )
+
+
+def task_of(model: str | ModelFactory, metric: object, float_labels: bool) -> str:
+    """Return the task: fixed by a named model; for a factory by the metric, else by the public labels' type."""
+    if isinstance(model, str):
+        require_choice("model", model, KINDS)
+        return REGRESSION if model == "linear" else CLASSIFICATION
+    if not callable(model):
+        raise DpvalueError(
+            f"model must be one of {', '.join(KINDS)}, or a callable returning an nn.Module; got {model!r}"
+        )
+    if metric in ("mse", "accuracy"):
+        return REGRESSION if metric == "mse" else CLASSIFICATION
+    return REGRESSION if float_labels else CLASSIFICATION
+
+
+def build_model(
+    model: str | ModelFactory, task: str, example: Tensor, outputs: int, dtype: torch.dtype, device: torch.device
+) -> Model:
+    """Return the model for rows like `example` (public) and this many outputs (classes, or 1 for regression)."""
+    if model in ("logistic", "linear"):
+        return Linear(prod(example.shape), outputs, task, dtype, device)
+    kind, factory = "custom", model
+    if model == "cnn":
+        shape = tuple(example.shape)
+        if len(shape) != 3 or min(shape[1:]) < 4:
+            raise DpvalueError(f"model 'cnn' needs images (rows, [channels,] height, width) of 4 or more, got {shape}")
+        kind, factory = "cnn", lambda: paper_cnn(shape, outputs)
+    assert callable(factory)
+    network = Network(factory, task, kind, example, dtype, device)
+    found = network.outputs(network.initial(0)[None], example[None]).shape[-1]
+    if found != outputs:
+        needed = f"{outputs} (the classes of the public set)" if task == CLASSIFICATION else "1"
+        raise DpvalueError(f"model must have {needed} outputs, got {found}")
+    return network

@@ -1,0 +1,167 @@
+"""Who is valued: single points, or data sets made of the rows that share a group label."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dpvalue.encoding import Array, Encoding, as_labels
+from dpvalue.errors import DpvalueError
+
+
+@dataclass(frozen=True, eq=False)
+class Parties:
+    """The parties' private rows. Nothing of it leaves but through a release.
+
+    Public are the number of parties, their names (the group labels, or the positions 0..n-1) and their sizes in rows.
+
+    Args:
+        X: features, one row a record: an array, a tensor or a DataFrame.
+        y: labels, one a row.
+        groups: a label per row; rows with the same label are one party. None: every row is a party.
+    """
+
+    X: Any
+    y: Any
+    groups: Any = None
+
+    def __post_init__(self) -> None:
+        rows = _length(self.X, "parties' features")
+        labels = as_labels(self.y, "parties' labels")
+        if len(labels) != rows:
+            raise DpvalueError(f"parties' labels must be one per row of features ({rows}), got {len(labels)}")
+        if self.groups is not None:
+            groups = as_labels(self.groups, "groups")
+            if len(groups) != rows:
+                raise DpvalueError(f"groups must be one label per row ({rows}), got {len(groups)}")
+        if self.n < 2:
+            raise DpvalueError(f"parties must number at least 2, got {self.n}")
+
+    @cached_property
+    def _members(self) -> tuple[tuple[str | int, ...], NDArray[np.int64]]:
+        """The names of the parties, and the party of each row."""
+        if self.groups is None:
+            rows = _length(self.X, "parties' features")
+            return tuple(range(rows)), np.arange(rows)
+        labels, party = np.unique(as_labels(self.groups, "groups"), return_inverse=True)
+        names = tuple(int(label) if isinstance(label, int | np.integer) else str(label) for label in labels)
+        return names, party
+
+    @property
+    def names(self) -> tuple[str | int, ...]:
+        """The names of the parties, in the order of all results."""
+        return self._members[0]
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.names)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """The public number of rows of each party."""
+        return np.bincount(self._members[1], minlength=self.n)
+
+    def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PartyRows:
+        """Return the rows as tensors, in the encoding of the public set."""
+        x = encoding.features(self.X, "parties' features")
+        y = encoding.labels(self.y, "parties' labels")
+        order = np.argsort(self._members[1], kind="stable")
+        return party_rows(x[order], y[order], self.sizes, dtype, device)
+
+
+@dataclass(frozen=True)
+class PartyRows:
+    """Rows as tensors, padded to the largest party: party j has the rows x[index[j]] with weights[j].
+
+    A weight is 1/size for a row of the party and 0 for padding, so that the weighted loss is the mean over its rows.
+    """
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    weights: Tensor
+    sizes: Tensor
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.sizes)
+
+    @property
+    def width(self) -> int:
+        """The rows of the largest party."""
+        return self.index.shape[1]
+
+
+def party_rows(x: Array, y: Array, sizes: NDArray[np.int64], dtype: torch.dtype, device: torch.device) -> PartyRows:
+    """Return rows, sorted by party, as padded tensors."""
+    position = np.arange(sizes.max(initial=1))[None, :]
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[:, None]
+    present = position < sizes[:, None]
+    weights = present / np.maximum(sizes, 1)[:, None]
+    # Padding repeats the party's own first row: a weight of 0 does not silence a NaN, and it must not be another's.
+    index = np.where(present, starts + position, np.minimum(starts, len(x) - 1))
+    return PartyRows(
+        x=torch.as_tensor(x, dtype=dtype, device=device),
+        y=torch.as_tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
+        index=torch.as_tensor(index, dtype=torch.int64, device=device),
+        weights=torch.as_tensor(weights, dtype=dtype, device=device),
+        sizes=torch.as_tensor(sizes, dtype=torch.int64, device=device),
+    )
+
+
+def as_parties(data: Any, target: str | None = None, groups: Any = None) -> Parties:
+    """Return parties from a `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset.
+
+    `groups` is a label per row, or, for a DataFrame, the name of a column of labels.
+    """
+    if isinstance(data, Parties):
+        if groups is not None:
+            raise DpvalueError("groups must be given to Parties itself when parties is a Parties")
+        return data
+    if isinstance(groups, str):
+        if not hasattr(data, "columns"):
+            raise DpvalueError(f"groups may be a column name only for a DataFrame, got {groups!r}")
+        groups, data = take_column(data, groups, "groups")
+    X, y = features_and_labels(data, target, "parties")
+    return Parties(X, y, groups)
+
+
+def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
+    """Return X and y of (X, y), of a DataFrame with `target`, or of a torch Dataset."""
+    if hasattr(data, "columns"):
+        if target is None:
+            raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
+        y, X = take_column(data, target, "target")
+        return X, y
+    if target is not None:
+        raise DpvalueError(f"target={target!r} names a column, but {argument} is not a DataFrame")
+    if isinstance(data, torch.utils.data.Dataset):
+        items = [data[i] for i in range(_length(data, argument))]
+        return np.stack([np.asarray(x) for x, _ in items]), np.array([np.asarray(y).item() for _, y in items])
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise DpvalueError(
+        f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
+    )
+
+
+def take_column(frame: Any, column: str, argument: str) -> tuple[Any, Any]:
+    """Return a column of a frame and the frame without it."""
+    if column not in frame.columns:
+        raise DpvalueError(f"{argument} must be one of the columns {list(frame.columns)}, got {column!r}")
+    return frame[column], frame.drop(columns=[column])
+
+
+def _length(data: Any, argument: str) -> int:
+    try:
+        return len(data)
+    except TypeError:
+        raise DpvalueError(f"{argument} must have a length, got {type(data).__name__}") from None

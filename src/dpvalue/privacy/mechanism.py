@@ -1,0 +1,88 @@
+"""The one door through which private data leaves: clip, then add Gaussian noise.
+
+Sensitivity of a release (l2), with C the clipping norm and M the public number of records of the party:
+
+                 unit party    unit record
+    zero_out         C             C / M
+    replace         2C            2C / M
+
+A release is the mean of clipped gradients at any number of points ("probes") that depend only on earlier releases and
+on public things. The mean of vectors bounded by C is bounded by C, so the number of probes never enters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dpvalue.privacy.budget import Privacy
+
+# Scaling to a norm of exactly C would exceed C by rounding; this much room holds it below, and the mean of probes too.
+_ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-48}
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """The Gaussian mechanism of one run: clip each unit to `clip`, add noise of `noise_multiplier` sensitivities.
+
+    Formal guarantee: k releases of a party are mu-GDP with mu = sqrt(k) / noise_multiplier for one `unit` under
+    `neighbours`, whatever the data: non-finite gradients count as zero, unreported.
+
+    Args:
+        clip: the norm C that bounds one unit; None only without privacy.
+        noise_multiplier: noise std / sensitivity; 0 only without privacy.
+        unit: "party" or "record".
+        neighbours: "zero_out" or "replace".
+    """
+
+    clip: float | None
+    noise_multiplier: float
+    unit: str
+    neighbours: str
+
+    @property
+    def per_record(self) -> bool:
+        """Whether single records are clipped, instead of the party's mean gradient."""
+        return self.unit == "record" and self.clip is not None
+
+    def sensitivity(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Return the l2 sensitivity of a release, for parties with these public numbers of records."""
+        if self.clip is None:
+            return torch.zeros(len(sizes), dtype=torch.float64)
+        bound = self.clip * (2.0 if self.neighbours == "replace" else 1.0)
+        if self.unit == "record":
+            return bound / sizes.to(torch.float64)
+        return torch.full((len(sizes),), bound, dtype=torch.float64)
+
+    def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Return the noise standard deviation of one release per coordinate, for each party."""
+        return self.noise_multiplier * self.sensitivity(sizes)
+
+    def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
+        """Return the gradients (..., d) with every vector's norm at most `clip`; see `clip_rows`."""
+        return gradients if self.clip is None else clip_rows(gradients, self.clip)
+
+
+def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float) -> Mechanism:
+    """Return the mechanism for a budget; without one it neither clips (unless `clip` is given) nor adds noise."""
+    if privacy is None:
+        return Mechanism(clip, 0.0, "party", "zero_out")
+    return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours)
+
+
+def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
+    """Scale every vector (last dimension) to l2 norm at most `norm`; a vector with a non-finite entry becomes zero.
+
+    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input of
+    any size, including entries whose squares overflow.
+    """
+    finite = vectors.isfinite().all(-1, keepdim=True)
+    vectors = torch.where(finite, vectors, torch.zeros_like(vectors))
+    largest = vectors.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(vectors.dtype).tiny)
+    unit = vectors / largest
+    length = unit.to(torch.float64).norm(dim=-1, keepdim=True) * largest.to(torch.float64)
+    scale = (norm * (1 - _ROOM[vectors.dtype]) / length.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
+    # The scale of a huge vector may be below the smallest float32: apply it to the vector of largest entry 1.
+    factor = (scale * largest.to(torch.float64)).to(vectors.dtype)
+    return torch.where(scale < 1.0, unit * factor, vectors)

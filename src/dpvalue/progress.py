@@ -1,0 +1,42 @@
+"""Telling how far a run is: a bar on a terminal, a callable of the caller's, or nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Report = Callable[[str, int, int], None]
+"""Takes the stage, how much of it is done, and how much there is at most. Tells nothing of private data."""
+
+
+@contextmanager
+def reporting(progress: bool | Report) -> Iterator[Report]:
+    """Yield a function to report with: `progress` itself, a bar on a terminal for True, silence for False."""
+    if callable(progress):
+        yield progress
+    elif progress and sys.stderr.isatty():
+        with _bars() as report:
+            yield report
+    else:
+        yield lambda stage, done, total: None
+
+
+@contextmanager
+def _bars() -> Iterator[Report]:
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:  # rich is not part of the core
+        yield lambda stage, done, total: None
+        return
+    columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        yield report

@@ -1,0 +1,90 @@
+"""Valuing a fixed table: a true coalition game, v(S) = V(theta_0 - alpha * sum of the rows of S).
+
+Leave-one-out is exact with n + 1 evaluations; a game of few parties is enumerated when that is no dearer than the
+permutations allowed; everything else walks permutations until the standard errors are small enough.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.engine.walks import Walker
+from dpvalue.estimates import Estimate, Estimator, exact_estimate
+from dpvalue.games import MOST_PLAYERS_ENUMERATED, enumerate_values
+from dpvalue.progress import Report
+from dpvalue.semivalues import Semivalue
+from dpvalue.streams import Purpose, permutations
+from dpvalue.utility import PublicSet
+
+LEAST_WALKS = 20
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The estimates of a replay, how many permutations it walked (0: exact), and whether it met the tolerance."""
+
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool
+
+
+def replay(
+    walker: Walker,
+    public: PublicSet,
+    table: Tensor,
+    semivalues: tuple[Semivalue, ...],
+    most: int,
+    tolerance: float,
+    seed: int,
+    report: Report,
+) -> Replay:
+    """Return the semivalues of the table's game, from at most `most` permutations.
+
+    Formal guarantee: reads the table and public things only; what it returns is post-processing.
+    """
+    n = len(table)
+    if n <= MOST_PLAYERS_ENUMERATED and 2**n <= most * n:
+        return Replay(_enumerated(walker, public, table, semivalues), 0, True)
+    estimates = {one.name: _leave_one_out(walker, public, table) for one in semivalues if one.name == "loo"}
+    sampled = [one for one in semivalues if one.name != "loo"]
+    estimators = {one.name: Estimator(one, n) for one in sampled}
+    walks, converged = 0, not sampled
+    while walks < most and not converged:
+        orders = permutations(seed, Purpose.REPLAY, walks, min(LEAST_WALKS, most - walks), n)
+        marginals = walker.marginals(public, table, orders)
+        for estimator in estimators.values():
+            estimator.add(orders, marginals)
+        walks += len(orders)
+        estimates |= {name: estimator.estimate for name, estimator in estimators.items()}
+        converged = all(_is_tight(estimates[name], tolerance) for name in estimators)
+        report("walking", walks, walks if converged else most)
+    return Replay({one.name: estimates[one.name] for one in semivalues}, walks, converged)
+
+
+def _is_tight(estimate: Estimate, tolerance: float) -> bool:
+    """Whether the largest standard error is at most `tolerance` standard deviations of the values."""
+    return bool(np.max(estimate.std_errors) <= tolerance * np.std(estimate.values))
+
+
+def _leave_one_out(walker: Walker, public: PublicSet, table: Tensor) -> Estimate:
+    everyone = walker.initial - walker.learning_rate * table.sum(0)
+    whole = walker.evaluate(public, everyone[None])[0]
+    # Without party j the model is one row less far along: rows are added back batch by batch, never all n at once.
+    parts = [
+        walker.evaluate(public, everyone + walker.learning_rate * rows)
+        for rows in table.split(walker.utility_batch(public))
+    ]
+    return exact_estimate(whole - np.concatenate(parts), evaluations=1)
+
+
+def _enumerated(
+    walker: Walker, public: PublicSet, table: Tensor, semivalues: tuple[Semivalue, ...]
+) -> dict[str, Estimate]:
+    n = len(table)
+    bits = torch.arange(2**n)[:, None] >> torch.arange(n)[None, :] & 1
+    worth = walker.coalition_utilities(public, table, bits.to(table.device))
+    return {one.name: exact_estimate(enumerate_values(worth, n, one), 2 ** (n - 1)) for one in semivalues}

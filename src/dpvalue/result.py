@@ -1,0 +1,143 @@
+"""What a valuation found: values per semivalue, their errors, and what was spent to find them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.estimates import Estimate, Ints
+from dpvalue.games import MOST_PLAYERS_ENUMERATED
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.progress import reporting
+from dpvalue.replay import LEAST_WALKS, replay
+from dpvalue.semivalues import Floats, Semivalue
+from dpvalue.streams import Purpose, stream
+from dpvalue.table import Table
+from dpvalue.utility import Utility, as_utility
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Data values of the parties; made by `dpvalue.value`, `Table.value` or `revalue`.
+
+    Formal guarantee: everything in it is post-processing of the releases; `guarantee` says what they spent.
+
+    Attributes:
+        table: the private table.
+        semivalues: which were estimated, in order.
+        estimates: per semivalue the values, Monte Carlo errors and counts.
+        walks: how many permutations were valued; 0 when no sampling was needed.
+        converged: whether a replay met its tolerance; None for the other schedules.
+        utility: the public utility of the run; None after loading, as files hold no rows.
+        engine: where the run was computed.
+    """
+
+    table: Table
+    semivalues: tuple[Semivalue, ...]
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool | None
+    utility: Utility | None = field(repr=False)
+    engine: Local = field(repr=False)
+
+    @property
+    def values(self) -> dict[str, Floats]:
+        """The values of the parties, by semivalue."""
+        return {name: estimate.values for name, estimate in self.estimates.items()}
+
+    @property
+    def std_errors(self) -> dict[str, Floats]:
+        """The Monte Carlo errors of the permutations alone, by semivalue; the part of the DP noise is `noise_std()`."""
+        return {name: estimate.std_errors for name, estimate in self.estimates.items()}
+
+    @property
+    def counts(self) -> dict[str, Ints]:
+        """How many marginals of non-zero weight each value is made of, by semivalue."""
+        return {name: estimate.counts for name, estimate in self.estimates.items()}
+
+    @property
+    def sample_variances(self) -> dict[str, Floats]:
+        """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
+        return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What was spent, in numbers; str() of it in words."""
+        return self.table.guarantee
+
+    def noise_std(self, draws: int = 20, utility: Any = None, target: str | None = None) -> dict[str, Floats]:
+        """Return the standard deviation of each value due to the DP noise, by semivalue.
+
+        Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
+        that `draws` times. Free: no private data is read. An estimate, as the table that it perturbs is noisy already;
+        for the paper's schedules it is that of a replay of their final table.
+
+        Args:
+            draws: how many times; at least 2.
+            utility: the utility of the run, needed again only after loading.
+            target: the label column when utility is a DataFrame.
+        """
+        require_count("draws", draws, least=2)
+        used = self.utility if utility is None else as_utility(utility, target)
+        if not self.guarantee.private:
+            return {one.name: np.zeros(self.table.n) for one in self.semivalues}
+        if used is None:
+            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
+        found: dict[str, list[Floats]] = {one.name: [] for one in self.semivalues}
+        with self.engine.threading(), reporting(False) as report:
+            device, dtype = self.engine.torch_device, self.engine.torch_dtype
+            walker = self.table.walker(self.engine)
+            public = used.encode(self.table.encoding, dtype, device)
+            rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
+            # The same way as the run: the same permutations, at most 20 of them, or all coalitions.
+            walks = min(self.walks, LEAST_WALKS) or 2**MOST_PLAYERS_ENUMERATED
+            for draw in range(draws):
+                normal = stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(tuple(rows.shape))
+                noisy = rows + std[:, None] * torch.from_numpy(normal).to(rows)
+                again = replay(walker, public, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
+                for name, estimate in again.estimates.items():
+                    found[name].append(estimate.values)
+        return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
+
+    def frame(self) -> pandas.DataFrame:
+        """Return a DataFrame: party, each semivalue with its standard error, and the rank by the first (1 is best)."""
+        import pandas as pd
+
+        columns: dict[str, Any] = {"party": list(self.table.names)}
+        for name, estimate in self.estimates.items():
+            columns[name] = estimate.values
+            columns[f"{name}_error"] = estimate.std_errors
+        frame = pd.DataFrame(columns)
+        frame["rank"] = frame[self.semivalues[0].name].rank(ascending=False, method="first").astype("Int64")
+        return frame
+
+    def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
+        """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""
+        require_count("k", k)
+        name = semivalue or self.semivalues[0].name
+        require_choice("semivalue", name, self.estimates)
+        return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
+
+    def revalue(self, utility: Any, **settings: Any) -> Result:
+        """Return other values from the same table, free: no private data is read. Arguments as in `Table.value`."""
+        return self.table.value(utility, **settings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set."""
+        from dpvalue.files import save_result
+
+        save_result(self, Path(path))
+
+    def __repr__(self) -> str:
+        names = ", ".join(one.name for one in self.semivalues)
+        how = f"{self.walks} permutations" if self.walks else "exact"
+        return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule})"

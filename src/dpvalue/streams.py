@@ -1,0 +1,39 @@
+"""Public randomness: one independent stream for every (seed, purpose, index).
+
+No stream depends on how the work is cut into blocks or threads, so neither do the numbers drawn from it.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpvalue.errors import require_count
+
+
+class Purpose(IntEnum):
+    """What a stream is drawn for; the numbers are part of what makes a run repeatable and never change."""
+
+    PERMUTATION = 0
+    REPLAY = 1
+    FAST_NOISE = 2
+    INITIAL_MODEL = 3
+    TUNING = 4
+    RENOISE = 5
+
+
+def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
+    """Return the generator of (seed, purpose, index)."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), index)))
+
+
+def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) -> NDArray[np.int64]:
+    """Return the permutations `first`, ..., `first + count - 1` of n parties, one a row."""
+    return np.stack([stream(seed, purpose, index).permutation(n) for index in range(first, first + count)])
+
+
+def require_seed(seed: int) -> None:
+    """Raise unless `seed` is a whole number of at least 0."""
+    require_count("seed", seed, least=0)

@@ -1,0 +1,97 @@
+"""What a model is worth: a number computed on the public set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpvalue.encoding import Encoding, as_labels
+from dpvalue.errors import DpvalueError, require_choice, require_number
+from dpvalue.models import CLASSIFICATION, REGRESSION, Model, row_losses
+from dpvalue.parties import features_and_labels
+
+Metric = str | Callable[[nn.Module], float]
+METRICS = ("loss", "accuracy", "mse")
+
+
+@dataclass(frozen=True, eq=False)
+class Utility:
+    """The utility V of a model, on a public set that no privacy rule protects.
+
+    A private row that is also in this set is not protected.
+
+    Args:
+        X: public features.
+        y: public labels; they also fix the classes.
+        metric: "loss" (negated mean loss), "accuracy", "mse" (negated mean squared error), or a callable that takes the
+            `nn.Module` and returns a number, larger being better.
+        l2: subtracts l2 * |theta|^2 from "loss" (the paper's regularised cross-entropy).
+    """
+
+    X: Any
+    y: Any
+    metric: Metric = "loss"
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.metric):
+            require_choice("metric", self.metric, (*METRICS, "a callable"))
+        require_number("l2", self.l2, "at least 0", isinstance(self.l2, int | float) and self.l2 >= 0)
+        if self.l2 and self.metric != "loss":
+            raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
+        labels = as_labels(self.y, "utility labels")
+        if len(labels) != len(self.X):
+            raise DpvalueError(f"utility labels must be one per row of features ({len(self.X)}), got {len(labels)}")
+        if len(labels) < 2:
+            raise DpvalueError(f"utility must have at least 2 rows, got {len(labels)}")
+
+    def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PublicSet:
+        """Return the public set as tensors."""
+        if (self.metric, encoding.task) in (("accuracy", REGRESSION), ("mse", CLASSIFICATION)):
+            raise DpvalueError(f"metric {self.metric!r} does not fit a {encoding.task} model")
+        x = encoding.features(self.X, "utility features")
+        y = encoding.labels(self.y, "utility labels")
+        labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
+        return PublicSet(
+            torch.as_tensor(x, dtype=dtype, device=device),
+            torch.as_tensor(y, dtype=labels, device=device),
+            self.metric,
+            float(self.l2),
+        )
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A utility ready to be evaluated on many models at once."""
+
+    x: Tensor
+    y: Tensor
+    metric: Metric
+    l2: float
+
+    def evaluate(self, model: Model, theta: Tensor) -> Tensor:
+        """Return V of each model theta (b, size) as float64 (b,) on the CPU.
+
+        Rows are reduced in float64: a marginal is a small difference of two utilities.
+        """
+        if callable(self.metric):
+            return torch.tensor([float(self.metric(model.module(one))) for one in theta], dtype=torch.float64)
+        outputs = model.outputs(theta, self.x)
+        y = self.y.expand(len(theta), -1)
+        if self.metric == "accuracy":
+            return (outputs.argmax(-1) == y).to(torch.float64).mean(-1).cpu()
+        loss = row_losses(model.task, outputs, y).to(torch.float64).mean(-1)
+        if self.l2:
+            loss = loss + self.l2 * theta.to(torch.float64).square().sum(-1)
+        return -loss.cpu()
+
+
+def as_utility(data: Any, target: str | None = None) -> Utility:
+    """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset."""
+    if isinstance(data, Utility):
+        return data
+    return Utility(*features_and_labels(data, target, "utility"))

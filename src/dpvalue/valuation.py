@@ -1,0 +1,136 @@
+"""The public entry: release once (`release`), or release and value in one call (`value`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dpvalue.engine.local import Local
+from dpvalue.models import ModelFactory
+from dpvalue.parties import as_parties
+from dpvalue.privacy.budget import Privacy
+from dpvalue.progress import Report, reporting
+from dpvalue.result import Result
+from dpvalue.run import prepare
+from dpvalue.schedule import Schedule, as_schedule
+from dpvalue.semivalues import Semivalue, semivalues
+from dpvalue.settings import Settings
+from dpvalue.table import Table
+from dpvalue.utility import as_utility
+
+
+def value(
+    parties: Any,
+    utility: Any,
+    *,
+    model: str | ModelFactory = "logistic",
+    semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
+    schedule: str | Schedule | None = None,
+    permutations: int = 1000,
+    clip: float | str = "auto",
+    clip_rule: str = "flat",
+    learning_rate: float | str = "auto",
+    noise: str = "secure",
+    preprocess: Any = None,
+    target: str | None = None,
+    groups: Any = None,
+    engine: Local = Local(),  # noqa: B008  (immutable)
+    seed: int = 0,
+    progress: bool | Report = True,
+) -> Result:
+    """Return what each party's data is worth to the model, private by default.
+
+    Formal guarantee: with `privacy`, everything returned is a function of public things and of the parties' releases,
+    which are (epsilon, delta)-DP as `Privacy` says; without it (None) nothing is protected, and the result says so.
+    Protected are the parties' rows. Public are the utility's rows, all settings, the parties' names and their sizes.
+
+    Args:
+        parties: `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset; private.
+        utility: `Utility`, (X_test, y_test), a DataFrame with `target`, or a torch Dataset; public.
+        model: "logistic", "linear", "cnn", or a callable that returns an `nn.Module`.
+        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
+        privacy: the budget; None for no differential privacy.
+        schedule: a name or a `Schedule`; None is "replay" with privacy, own gradients ("independent") without.
+        permutations: k of the paper's schedules; the most that a replay walks.
+        clip: the clipping norm C; "auto" takes it from the public set (no clipping without privacy).
+        clip_rule: "flat", one norm over all parameters.
+        learning_rate: alpha; "auto" tunes it on the public set.
+        noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
+        preprocess: a scikit-learn transformer; a clone is fitted to the public features and applied to all.
+        target: the label column of DataFrames.
+        groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
+        engine: where to compute.
+        seed: of the public randomness: permutations, initial model, and noise="fast".
+        progress: show a bar on a terminal; or a callable (stage, done, total).
+    """
+    kinds = _semivalues(semivalues)
+    settings = Settings(
+        model=model,
+        privacy=privacy,
+        schedule=as_schedule(schedule, private=privacy is not None),
+        permutations=permutations,
+        clip=clip,
+        clip_rule=clip_rule,
+        learning_rate=learning_rate,
+        noise=noise,
+        preprocess=preprocess,
+        engine=engine,
+        seed=seed,
+    )
+    public = as_utility(utility, target)
+    with engine.threading(), reporting(progress) as report:
+        run = prepare(as_parties(parties, target, groups), public, settings)
+        if settings.schedule.kind == "replay":
+            table, _ = run.release(report)
+            tolerance = settings.schedule.tolerance
+            return table.value(
+                public, semivalues=kinds, permutations=permutations, tolerance=tolerance, engine=engine, progress=report
+            )
+        table, estimates = run.release(report, kinds)
+    valued = permutations - settings.schedule.first_valued(permutations)
+    return Result(table, kinds, estimates, valued, None, public, engine)
+
+
+def release(
+    parties: Any,
+    utility: Any,
+    *,
+    model: str | ModelFactory = "logistic",
+    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
+    schedule: str | Schedule | None = None,
+    permutations: int = 1000,
+    clip: float | str = "auto",
+    clip_rule: str = "flat",
+    learning_rate: float | str = "auto",
+    noise: str = "secure",
+    preprocess: Any = None,
+    target: str | None = None,
+    groups: Any = None,
+    engine: Local = Local(),  # noqa: B008  (immutable)
+    seed: int = 0,
+    progress: bool | Report = True,
+) -> Table:
+    """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
+
+    Formal guarantee and arguments as in `value`; `utility` serves only as the public set from which classes,
+    preprocessing, clipping norm and learning rate are taken.
+    """
+    settings = Settings(
+        model=model,
+        privacy=privacy,
+        schedule=as_schedule(schedule, private=privacy is not None),
+        permutations=permutations,
+        clip=clip,
+        clip_rule=clip_rule,
+        learning_rate=learning_rate,
+        noise=noise,
+        preprocess=preprocess,
+        engine=engine,
+        seed=seed,
+    )
+    with engine.threading(), reporting(progress) as report:
+        run = prepare(as_parties(parties, target, groups), as_utility(utility, target), settings)
+        return run.release(report)[0]
+
+
+_semivalues = semivalues  # the argument of value shadows the function
