@@ -6,6 +6,7 @@ import sys
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
@@ -60,12 +61,13 @@ def _demo(epsilon: float, seed: int) -> None:
     out.print()
     found = run_demo(epsilon, seed, progress=True if sys.stderr.isatty() else _plain_progress)
     result, noise = found.result, found.result.noise_std()
-    grid = Grid(title=f"Data values ± DP noise, epsilon = {epsilon:g} per record", title_justify="left")
+    title = f"Data values ± DP noise, epsilon = {epsilon:g} per record"
+    grid = Grid(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     grid.add_column("party")
     for kind in result.semivalues:
-        grid.add_column(kind.name, justify="right")
+        grid.add_column(kind.name, justify="right", no_wrap=True)
     grid.add_column("rank", justify="right")
-    grid.add_column("really")
+    grid.add_column("truth")
     frame = result.frame()
     for party in frame.sort_values("rank").index:
         cells = [f"{result.values[k.name][party]:+.3f} ± {noise[k.name][party]:.3f}" for k in result.semivalues]

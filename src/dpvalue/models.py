@@ -54,7 +54,7 @@ class Model(Protocol):
         ...
 
     def module(self, theta: Tensor) -> nn.Module:
-        """Return an `nn.Module` with the parameters theta (size,)."""
+        """Return an `nn.Module` with the parameters theta (size,), to be looked at rather than trained."""
         ...
 
     def numbers_per_row(self) -> int:
@@ -125,7 +125,7 @@ class Linear:
         with torch.no_grad():
             linear.weight.copy_(weight)
             linear.bias.copy_(bias)
-        return nn.Sequential(nn.Flatten(), linear)
+        return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
 
     def numbers_per_row(self) -> int:
         """Return the inputs, outputs and their probabilities."""
@@ -244,7 +244,7 @@ class Network:
         with torch.no_grad():
             for name, part, shape in zip(self._names, theta.split(self._sizes), self._shapes, strict=True):
                 named[name].copy_(part.view(shape))
-        return module
+        return module.requires_grad_(False)
 
     def numbers_per_row(self) -> int:
         """Return the inputs and what the layers wrote for one row."""

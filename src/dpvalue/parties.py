@@ -109,11 +109,11 @@ def party_rows(x: Array, y: Array, sizes: NDArray[np.int64], dtype: torch.dtype,
     # Padding repeats the party's own first row: a weight of 0 does not silence a NaN, and it must not be another's.
     index = np.where(present, starts + position, np.minimum(starts, len(x) - 1))
     return PartyRows(
-        x=torch.as_tensor(x, dtype=dtype, device=device),
-        y=torch.as_tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
-        index=torch.as_tensor(index, dtype=torch.int64, device=device),
-        weights=torch.as_tensor(weights, dtype=dtype, device=device),
-        sizes=torch.as_tensor(sizes, dtype=torch.int64, device=device),
+        x=torch.tensor(x, dtype=dtype, device=device),
+        y=torch.tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
+        index=torch.tensor(index, dtype=torch.int64, device=device),
+        weights=torch.tensor(weights, dtype=dtype, device=device),
+        sizes=torch.tensor(sizes, dtype=torch.int64, device=device),
     )
 
 

@@ -57,8 +57,8 @@ class Utility:
         y = encoding.labels(self.y, "utility labels")
         labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
         return PublicSet(
-            torch.as_tensor(x, dtype=dtype, device=device),
-            torch.as_tensor(y, dtype=labels, device=device),
+            torch.tensor(x, dtype=dtype, device=device),
+            torch.tensor(y, dtype=labels, device=device),
             self.metric,
             float(self.l2),
         )

@@ -1,0 +1,160 @@
+"""Bad input: one sentence that names the argument, the value and what is allowed; of private rows their positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpvalue as dpv
+
+from .data import Arrays, classification, regression
+
+SECRET = 987654.25
+
+
+def call(train: Any = None, test: Any = None, **settings: Any) -> None:
+    good = classification(8)
+    dpv.value(good[0] if train is None else train, good[1] if test is None else test, progress=False, **settings)
+
+
+def with_row(data: Arrays, row: int, number: float) -> Arrays:
+    X = data[0].copy()
+    X[row] = SECRET
+    X[row, 1] = number
+    return X, data[1]
+
+
+GOOD, TEST = classification(8)
+FRAME = pd.DataFrame(GOOD[0]).rename(columns=str).assign(label=GOOD[1])
+TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"train": (GOOD[0], GOOD[1][:5])}, r"parties' labels must be one per row of features \(8\), got 5"),
+        ({"train": (GOOD[0][:, :3], GOOD[1])}, r"parties' features must have rows of shape \(4,\), got \(3,\)"),
+        ({"train": (GOOD[0][:, 0], GOOD[1])}, r"parties' features must have rows of shape \(4,\), got \(\)"),
+        ({"train": (GOOD[0], np.stack([GOOD[1], GOOD[1]], 1))}, "parties' labels must be one label per row"),
+        ({"train": (GOOD[0][:1], GOOD[1][:1])}, "parties must number at least 2, got 1"),
+        ({"train": (GOOD[0], GOOD[1]), "groups": np.zeros(8)}, "parties must number at least 2, got 1"),
+        ({"train": (GOOD[0], GOOD[1]), "groups": np.zeros(3)}, r"groups must be one label per row \(8\), got 3"),
+        ({"train": (GOOD[0], GOOD[1]), "groups": "site"}, "groups may be a column name only for a DataFrame"),
+        ({"train": dpv.Parties(*GOOD), "groups": np.arange(8)}, "groups must be given to Parties itself"),
+        ({"train": 5}, r"parties must be \(X, y\), a DataFrame"),
+        ({"train": FRAME, "test": TEST_FRAME}, "name its label column with target="),
+        ({"train": FRAME, "test": TEST_FRAME, "target": "y"}, "target must be one of the columns"),
+        ({"train": GOOD, "target": "y"}, "target='y' names a column"),
+        (
+            {"train": FRAME.drop(columns="1"), "test": TEST_FRAME, "target": "label"},
+            "must have the columns of the public set",
+        ),
+        ({"train": (np.array([["a"] * 4] * 8), GOOD[1])}, "parties' features must be numbers; encode text"),
+        ({"test": (TEST[0], TEST[1][:3])}, "utility labels must be one per row of features"),
+        ({"test": (TEST[0], np.zeros(30, dtype=int))}, "utility labels must hold at least 2 classes, got 1"),
+        ({"test": (TEST[0][:, 0], TEST[1])}, r"utility features must have shape \(rows, features\)"),
+        (
+            {"test": with_row(TEST, 2, np.nan)},
+            r"utility features: features must be finite; not so at row\(s\) 2 \(1 of 30\)",
+        ),
+        ({"test": dpv.Utility(*TEST, metric="mse")}, "metric 'mse' does not fit a classification model"),
+        ({"model": "linear", "test": dpv.Utility(*TEST, metric="accuracy")}, "does not fit a regression model"),
+        ({"permutations": 0}, "permutations must be a whole number of at least 1, got 0"),
+        ({"permutations": 2.5}, "permutations must be a whole number"),
+        ({"semivalues": ()}, "semivalues must name at least one"),
+        ({"semivalues": ("shapley", "shapley")}, "semivalues must not repeat a name"),
+        ({"semivalues": "owen"}, "semivalue must be one of"),
+        ({"schedule": "sometimes"}, "schedule must be one of"),
+        (
+            {"schedule": dpv.Schedule("running-mean", burn_in=0.99), "permutations": 10},
+            "burn_in must leave a permutation",
+        ),
+        ({"clip": 0}, "clip must be positive, got 0"),
+        ({"clip": "huge"}, "clip must be a positive number or 'auto', got 'huge'"),
+        ({"clip": float("nan")}, "clip must be positive, got nan"),
+        ({"clip_rule": "layer"}, "clip_rule must be one of flat; got 'layer'"),
+        ({"learning_rate": -0.1}, "learning_rate must be positive, got -0.1"),
+        ({"noise": "none"}, "noise must be one of secure, fast; got 'none'"),
+        ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"privacy": 1.0}, "privacy must be a Privacy or None, got 1.0"),
+        ({"engine": "cpu"}, "engine must be a Local, got 'cpu'"),
+        ({"preprocess": "standard"}, "preprocess must be a scikit-learn transformer, got str"),
+    ],
+)
+def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpv.DpvalueError, match=message) as caught:
+        call(**settings)
+    assert isinstance(caught.value, ValueError)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
+def test_a_private_row_is_named_by_its_position_and_not_shown(number: float) -> None:
+    with pytest.raises(dpv.DpvalueError, match=r"parties' features: .* not so at row\(s\) 3 \(1 of 8\)") as caught:
+        call(with_row(GOOD, 3, number))
+    assert str(SECRET)[:5] not in str(caught.value)
+
+
+def test_private_labels_unseen_in_the_public_set_are_named_by_position() -> None:
+    y = GOOD[1].copy()
+    y[[1, 6]] = 424242
+    with pytest.raises(
+        dpv.DpvalueError, match=r"among the classes of the public set; not so at row\(s\) 1, 6"
+    ) as caught:
+        call((GOOD[0], y))
+    assert "4242" not in str(caught.value)
+    train, test = regression(8)
+    train[1][4] = np.nan
+    with pytest.raises(dpv.DpvalueError, match=r"parties' labels: labels must be finite; not so at row\(s\) 4"):
+        call(train, test, model="linear")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"epsilon": 0}, "epsilon must be positive, got 0"),
+        ({"epsilon": -1}, "epsilon must be positive, got -1"),
+        ({"epsilon": float("inf")}, "epsilon must be positive, got inf"),
+        ({"epsilon": "1"}, "epsilon must be positive, got '1'"),
+        ({"delta": 0}, "delta must be between 0 and 1, ends excluded, got 0"),
+        ({"delta": 1}, "delta must be between 0 and 1"),
+        ({"delta": float("nan")}, "delta must be between 0 and 1"),
+        ({"unit": "row"}, "unit must be one of party, record; got 'row'"),
+        ({"neighbours": "add"}, "neighbours must be one of zero_out, replace; got 'add'"),
+        ({"accounting": "rdp"}, "accounting must be one of composition, poisson; got 'rdp'"),
+    ],
+)
+def test_bad_budgets(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpv.DpvalueError, match=message):
+        dpv.Privacy(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "tpu"}, "device must be one of auto, cpu, cuda"),
+        ({"device": "nowhere"}, "device must be one of"),
+        ({"dtype": "float16"}, "dtype must be one of float32, float64; got 'float16'"),
+        ({"threads": 0}, "threads must be"),
+        ({"memory": 0}, "memory must be"),
+    ],
+)
+def test_bad_engines(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpv.DpvalueError, match=message):
+        dpv.Local(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"metric": "f1"}, "metric must be one of loss, accuracy, mse, a callable; got 'f1'"),
+        ({"l2": -1}, "l2 must be at least 0, got -1"),
+        ({"l2": 0.1, "metric": "accuracy"}, "l2 goes with metric='loss'"),
+    ],
+)
+def test_bad_utilities(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpv.DpvalueError, match=message):
+        dpv.Utility(*TEST, **settings)

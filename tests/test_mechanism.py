@@ -1,0 +1,198 @@
+"""What leaves: bounded sensitivity, whatever the data, and noise of the stated law."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import dpvalue as dpv
+from dpvalue.engine.contributions import Contributions
+from dpvalue.models import Linear
+from dpvalue.parties import party_rows
+from dpvalue.privacy.mechanism import Mechanism, clip_rows, mechanism
+from dpvalue.privacy.noise import SecureNoise, normal
+
+from .data import classification
+
+CPU = torch.device("cpu")
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+HOSTILE = [0.0, 1.0, -1.0, 1e-30, 1e30, -1e30, float("inf"), float("-inf"), float("nan")]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("norm", [1e-3, 1.0, 77.7])
+@pytest.mark.parametrize("scale", [1e-20, 1e-3, 1.0, 1e3, 1e20, 1e37])
+def test_a_clipped_vector_is_never_longer_than_the_norm(dtype: str, norm: float, scale: float) -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = (torch.randn(500, 40, dtype=torch.float64, generator=generator) * scale).to(DTYPES[dtype])
+    clipped = clip_rows(vectors, norm)
+    lengths = clipped.double().norm(dim=1)
+    assert (lengths <= norm).all()
+    short = vectors.double().norm(dim=1) < 0.99 * norm
+    assert torch.equal(clipped[short], vectors[short])
+    cosine = nn.functional.cosine_similarity(clipped.double() / lengths[:, None], vectors.double() / scale, dim=1)
+    assert (cosine > 1 - 1e-6).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_overflow_and_non_finite_entries(dtype: str) -> None:
+    largest = torch.finfo(DTYPES[dtype]).max
+    rows = [[largest, largest], [largest, float("nan")], [float("inf"), 1.0], [-float("inf"), 0.0], [0.0, 0.0]]
+    clipped = clip_rows(torch.tensor(rows, dtype=DTYPES[dtype]), 2.0)
+    assert clipped.isfinite().all()
+    assert (clipped.double().norm(dim=1) <= 2.0).all()
+    assert torch.equal(clipped[1:], torch.zeros(4, 2, dtype=DTYPES[dtype]))
+
+
+def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -> torch.Tensor:
+    """What one party with these records sends before noise: the mean over probes, as in a round."""
+    torch_dtype = DTYPES[dtype]
+    model = Linear(x.shape[1], 2, "classification", torch_dtype, CPU)
+    rows = party_rows(x, y, np.array([len(x)]), torch_dtype, CPU)
+    generator = torch.Generator().manual_seed(5)
+    theta = torch.randn(probes, model.size, generator=generator, dtype=torch.float64).to(torch_dtype)
+    found = Contributions(model, rows, door, dpv.Local(dtype=dtype)).at(theta, torch.zeros(probes, dtype=torch.int64))
+    return found.mean(0).double()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("unit", ["party", "record"])
+@pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
+def test_sensitivity_holds_for_hostile_data(dtype: str, unit: str, neighbours: str) -> None:
+    """One unit's data changed in any way moves a release by at most the sensitivity, NaN and infinity included."""
+    door = mechanism(dpv.Privacy(unit=unit, neighbours=neighbours), 0.5, 1.0)
+    generator = np.random.default_rng(0)
+    worst = 0.0
+    for trial in range(200):
+        size = int(generator.integers(1, 6))
+        probes = int(generator.integers(1, 4))
+        x, y = generator.normal(0, 3, (size, 4)), generator.integers(2, size=size)
+        other_x, other_y = x.copy(), y.copy()
+        changed = np.arange(size) if unit == "party" else np.array([generator.integers(size)])
+        if trial % 2:  # with two classes the other label turns the gradient around
+            other_y[changed] = 1 - y[changed]
+        else:
+            other_x[changed] = generator.choice(HOSTILE, (len(changed), 4))
+        before = contribution(x, y, door, dtype, probes)
+        after = contribution(other_x, other_y, door, dtype, probes)
+        if neighbours == "zero_out":  # a unit whose contribution is zero: non-finite data counts as zero
+            zeroed = x.copy()
+            zeroed[changed] = np.nan
+            before, after = contribution(zeroed, y, door, dtype, probes), before
+        assert after.isfinite().all()
+        bound = float(door.sensitivity(torch.tensor([size]))[0])
+        change = float((before - after).norm())
+        assert change <= bound
+        worst = max(worst, change / bound)
+    assert worst > 0.9  # the bound is tight: the test would see a sensitivity that is too small by a tenth
+
+
+def test_sensitivities() -> None:
+    sizes = torch.tensor([1, 4])
+    assert mechanism(dpv.Privacy(), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 3.0]
+    assert mechanism(dpv.Privacy(neighbours="replace"), 3.0, 1.0).sensitivity(sizes).tolist() == [6.0, 6.0]
+    assert mechanism(dpv.Privacy(unit="record"), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 0.75]
+    both = mechanism(dpv.Privacy(unit="record", neighbours="replace"), 3.0, 2.0)
+    assert both.sensitivity(sizes).tolist() == [6.0, 1.5]
+    assert both.noise_std(sizes).tolist() == [12.0, 3.0]
+
+
+def test_an_invalid_record_contributes_zero_and_the_number_of_records_stays() -> None:
+    door = mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(0, 3, (4, 4)), generator.integers(2, size=4)
+    broken = x.copy()
+    broken[2, 1] = np.inf
+    rest = np.array([0, 1, 3])
+    expected = contribution(x[rest], y[rest], door, "float64") * 3 / 4
+    torch.testing.assert_close(contribution(broken, y, door, "float64"), expected)
+
+
+def test_padding_belongs_to_no_other_party() -> None:
+    """A party with broken rows does not silence a smaller one that is padded."""
+    x = np.array([[np.nan] * 4] * 3 + [[1.0, 2.0, 3.0, 4.0]])
+    model = Linear(4, 3, "classification", torch.float64, CPU)
+    rows = party_rows(x, np.array([0, 1, 2, 1]), np.array([3, 1]), torch.float64, CPU)
+    door = mechanism(dpv.Privacy(), 0.5, 1.0)
+    found = Contributions(model, rows, door, dpv.Local()).at(model.initial(0).expand(2, -1), torch.tensor([0, 1]))
+    assert float(found[0].norm()) == 0.0
+    assert float(found[1].norm()) == pytest.approx(0.5)
+
+
+class Constant(nn.Module):
+    """A model whose outputs, and so gradients, do not depend on its parameters: releases are pure noise."""
+
+    def __init__(self, size: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+        self.outputs = outputs
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(len(x), self.outputs, dtype=x.dtype, device=x.device) + 0 * self.weight.sum()
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 10])
+@pytest.mark.parametrize("unit", ["party", "record"])
+def test_the_final_table_of_replay_has_noise_std_c_over_mu(rounds: int, unit: str) -> None:
+    train, test = classification(120, classes=2)
+    groups = np.repeat(np.arange(40), 3)
+    privacy = dpv.Privacy(epsilon=2.0, delta=1e-4, unit=unit)
+    table = dpv.release(
+        train, test, groups=groups, model=lambda: Constant(1000, 2), privacy=privacy, noise="fast", seed=rounds,
+        schedule=dpv.Schedule("replay", rounds=rounds, probes=2), clip=0.7, learning_rate=0.1, progress=False,
+    )  # fmt: skip
+    mu = dpv.privacy.accounting.mu_of_budget(2.0, 1e-4)
+    std = 0.7 / mu / (3 if unit == "record" else 1)
+    assert table.guarantee.releases == rounds
+    np.testing.assert_allclose(table.noise_std, std, rtol=1e-6)
+    sample = table.rows.flatten().numpy().astype(np.float64)
+    assert stats.kstest(sample, "norm", args=(0, std)).pvalue > 1e-3
+    for wrong in (0.95, 1.05):
+        assert stats.kstest(sample, "norm", args=(0, std * wrong)).pvalue < 1e-3
+
+
+@pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
+@pytest.mark.parametrize("schedule", ["replay", "independent"])
+def test_a_release_less_its_clipped_gradient_is_gaussian(neighbours: str, schedule: str) -> None:
+    train, test = classification(300, classes=3, features=20)
+    privacy = dpv.Privacy(epsilon=4.0, delta=1e-4, neighbours=neighbours)
+    once = dpv.Schedule("replay", rounds=1) if schedule == "replay" else dpv.Schedule("independent")
+    settings: dict[str, Any] = {
+        "schedule": once, "permutations": 1, "clip": 0.3, "learning_rate": 1e-9, "seed": 11, "progress": False,
+        "engine": dpv.Local(dtype="float64"),
+    }  # fmt: skip
+    noisy = dpv.release(train, test, privacy=privacy, noise="fast", **settings)
+    exact = dpv.release(train, test, privacy=None, **settings)
+    std = 0.3 * (2 if neighbours == "replace" else 1) / dpv.privacy.accounting.mu_of_budget(4.0, 1e-4)
+    difference = (noisy.rows - exact.rows).flatten().numpy()
+    assert stats.kstest(difference, "norm", args=(0, std)).pvalue > 1e-3
+    for wrong in (0.95, 1.05):
+        assert stats.kstest(difference, "norm", args=(0, std * wrong)).pvalue < 1e-3
+    per_coordinate = (noisy.rows - exact.rows).std(0)
+    assert ((per_coordinate / std - 1).abs() < 0.2).all()  # 300 draws: five standard deviations of their spread
+
+
+def test_secure_noise_is_standard_normal_and_never_repeats() -> None:
+    source = SecureNoise()
+    first = normal(source.stream(0), 200, 500, torch.float32)
+    second = normal(source.stream(0), 200, 500, torch.float32)
+    assert not torch.equal(first, second)
+    assert abs(float(np.corrcoef(first.flatten(), second.flatten())[0, 1])) < 0.02
+    for drawn in (first, second):
+        assert stats.kstest(drawn.flatten().numpy(), "norm").pvalue > 1e-6
+
+
+def test_secure_noise_is_the_default_and_the_seed_does_not_repeat_it() -> None:
+    train, test = classification(10)
+    settings: dict[str, Any] = {"clip": 1.0, "learning_rate": 0.1, "seed": 5, "progress": False}
+    first = dpv.release(train, test, **settings)
+    second = dpv.release(train, test, **settings)
+    assert not torch.equal(first.rows, second.rows)
+    assert "imulation" not in str(first.guarantee)
+    fast = dpv.release(train, test, noise="fast", **settings)
+    assert "Simulation: whoever knows the seed can remove the noise" in str(fast.guarantee)

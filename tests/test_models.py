@@ -1,0 +1,139 @@
+"""Models: closed forms against autograd, the paper's CNN, and what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dpvalue as dpv
+from dpvalue.models import Linear, Network, build_model, paper_cnn
+
+from .data import classification
+
+CPU = torch.device("cpu")
+F64 = torch.float64
+
+
+def flatten_linear(features: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(features, outputs))
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_closed_forms_equal_autograd(task: str) -> None:
+    outputs = 3 if task == "classification" else 1
+    closed = Linear(6, outputs, task, F64, CPU)
+    example = torch.zeros(2, 3, dtype=F64)
+    network = Network(lambda: flatten_linear(6, outputs), task, "custom", example, F64, CPU)
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=F64)
+
+    theta, x, weights = draw(4, closed.size), draw(4, 5, 2, 3), draw(4, 5).abs()
+    y = torch.randint(3, (4, 5), generator=generator) if task == "classification" else draw(4, 5)
+    for ours, theirs in (
+        (closed.outputs(theta, x[0]), network.outputs(theta, x[0])),
+        (closed.gradients(theta, x, y, weights), network.gradients(theta, x, y, weights)),
+        (closed.record_gradients(theta, x, y), network.record_gradients(theta, x, y)),
+        (closed.module(theta[0])(x[0]), network.module(theta[0])(x[0])),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    summed = (closed.record_gradients(theta, x, y) * weights[..., None]).sum(1)
+    torch.testing.assert_close(closed.gradients(theta, x, y, weights), summed)
+
+
+def test_the_papers_cnn_on_mnist_has_27210_parameters() -> None:
+    model = build_model("cnn", "classification", torch.zeros(1, 28, 28), 10, torch.float32, CPU)
+    assert model.size == 27210
+
+
+def test_logistic_regression_on_covertype_has_385_parameters() -> None:
+    assert build_model("logistic", "classification", torch.zeros(54), 7, torch.float32, CPU).size == 385
+
+
+def test_a_single_model_and_a_batch_give_the_same_outputs() -> None:
+    model = build_model("cnn", "classification", torch.zeros(1, 8, 8, dtype=F64), 3, F64, CPU)
+    theta = torch.stack([model.initial(0), model.initial(1)])
+    x = torch.randn(5, 1, 8, 8, dtype=F64)
+    torch.testing.assert_close(model.outputs(theta, x)[:1], model.outputs(theta[:1], x))
+
+
+def test_initial_models_are_seeded_and_leave_torchs_own_generator_alone() -> None:
+    model = build_model("cnn", "classification", torch.zeros(1, 8, 8), 3, torch.float32, CPU)
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    starts = [model.initial(4), model.initial(4), model.initial(5), model.initial(4, 1)]
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[0], starts[2])
+    assert not torch.equal(starts[0], starts[3])
+
+
+def normed(evaluating: bool, track: bool = True) -> nn.Module:
+    module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=track), nn.Linear(5, 3))
+    return module.eval() if evaluating else module
+
+
+def test_batch_norm_in_training_mode_is_refused_with_the_reason() -> None:
+    train, test = classification(6)
+    settings = {"clip": 1.0, "learning_rate": 0.1, "progress": False}
+    for factory in (lambda: normed(False), lambda: normed(True, track=False)):
+        with pytest.raises(dpv.DpvalueError, match="mixes the rows of a batch"):
+            dpv.value(train, test, model=factory, **settings)  # type: ignore[arg-type]
+    result = dpv.value(train, test, model=lambda: normed(True), **settings)  # type: ignore[arg-type]
+    assert result.table.rows.shape == (6, 25 + 10 + 18)
+
+
+def test_dropout_in_training_mode_is_refused() -> None:
+    train, test = classification(6)
+    with pytest.raises(dpv.DpvalueError, match="dropout in training mode"):
+        dpv.value(train, test, model=lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3)), progress=False)
+
+
+def test_frozen_parameters_do_not_move_and_are_part_of_the_digest() -> None:
+    def factory(scale: float) -> nn.Module:
+        trunk, head = nn.Linear(4, 5), nn.Linear(5, 3)
+        trunk.requires_grad_(False)
+        nn.init.constant_(trunk.weight, scale)
+        nn.init.constant_(trunk.bias, 0.0)
+        return nn.Sequential(trunk, nn.Tanh(), head)
+
+    models = [
+        build_model(partial(factory, scale), "classification", torch.zeros(4), 3, torch.float32, CPU)
+        for scale in (0.1, 0.2)
+    ]
+    assert models[0].size == 18
+    assert models[0].digest() != models[1].digest()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("forest", "model must be one of logistic, linear, cnn"),
+        (7, "model must be one of"),
+        (lambda: "no module", "must be a callable that returns a torch nn.Module, got str"),
+        (lambda: nn.Linear(9, 3), "cannot take a row of shape"),
+        (lambda: nn.Linear(4, 2), r"model must have 3 \(the classes of the public set\) outputs, got 2"),
+        (lambda: nn.Linear(4, 3).requires_grad_(False), "at least one parameter with requires_grad"),
+        ("cnn", "model 'cnn' needs images"),
+    ],
+)
+def test_models_that_do_not_fit_are_refused(model: object, message: str) -> None:
+    train, test = classification(6)
+    with pytest.raises(dpv.DpvalueError, match=message):
+        dpv.value(train, test, model=model, progress=False)  # type: ignore[arg-type]
+
+
+def test_fresh_start_needs_a_random_start() -> None:
+    train, test = classification(6)
+    with pytest.raises(dpv.DpvalueError, match="starts at zero"):
+        dpv.value(train, test, schedule=dpv.Schedule("running-mean", fresh_start=True), progress=False)
+
+
+def test_the_cnn_is_the_papers() -> None:
+    layers = [type(layer).__name__ for layer in paper_cnn((1, 28, 28), 10)]  # type: ignore[attr-defined]
+    assert layers == ["Conv2d", "ReLU", "MaxPool2d", "Flatten", "Linear"]

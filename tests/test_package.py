@@ -1,0 +1,91 @@
+"""The package as installed: what it imports, what it promises, and the command line as a user types it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import dpvalue as dpv
+
+ROOT = Path(__file__).parent.parent
+COMMAND = Path(sys.executable).parent / "dpvalue"
+
+BLOCKED = """
+import sys
+class Blocker:
+    blocked = ("scipy", "pandas", "sklearn", "dp_accounting", "typer", "rich", "randomgen", "ray", "flwr", "matplotlib")
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.blocked:
+            raise ModuleNotFoundError(f"blocked: {name}", name=name)
+sys.meta_path.insert(0, Blocker())
+import numpy as np, dpvalue as dpv
+X, y = np.random.default_rng(0).normal(size=(30, 3)), np.arange(30) % 3
+for schedule in ("replay", "running-mean", "lagged"):
+    result = dpv.value((X[:20], y[:20]), (X[20:], y[20:]), schedule=schedule, permutations=100, noise="fast",
+                       semivalues=("shapley", "banzhaf", "beta(4,1)", "loo"))
+    result.noise_std()
+result.save(sys.argv[1])
+print(dpv.load(sys.argv[1]).revalue((X[20:], y[20:])), dpv.plan(20))
+try:
+    dpv.value((X[:20], y[:20]), (X[20:], y[20:]))
+except dpv.DpvalueError as error:
+    print(error)
+"""
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_core_needs_torch_numpy_and_safetensors_only(tmp_path: Path) -> None:
+    done = run(sys.executable, "-c", BLOCKED, str(tmp_path / "file"))
+    assert done.returncode == 0, done.stderr
+    assert "noise='secure' needs the package randomgen" in done.stdout
+
+
+def test_every_public_name_has_a_docstring_and_guarantees_are_stated() -> None:
+    for name in dpv.__all__:
+        assert inspect.getdoc(getattr(dpv, name)), name
+    for promise in (dpv.value, dpv.release, dpv.Privacy, dpv.Table, dpv.Table.value, dpv.Result):
+        assert "Formal guarantee" in (inspect.getdoc(promise) or ""), promise
+    assert "Formal guarantee" in (inspect.getdoc(dpv.privacy.accounting.noise_multiplier) or "")
+
+
+def test_the_versions_agree() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{dpv.__version__}"' in project
+
+
+def test_the_readmes_python_runs(tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert len(code.strip().splitlines()) <= 14
+    script = tmp_path / "readme.py"
+    script.write_text(code)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Each record of each party is protected by (epsilon = 1, delta = 5e-05)" in done.stdout
+    assert (tmp_path / "values.safetensors").is_file()
+
+
+def test_the_demo_finds_the_bad_hospitals() -> None:
+    done = run(str(COMMAND), "demo", "--epsilon", "3")
+    assert done.returncode == 0, done.stderr
+    assert "3 of the 3 bad hospitals are among the 3 lowest values" in done.stdout
+    assert "epsilon = 3, delta = 5e-05" in " ".join(done.stdout.split())
+    assert "releasing 2/2" in done.stderr
+
+
+def test_bad_input_is_one_line_and_exit_code_2() -> None:
+    done = run(str(COMMAND), "demo", "--epsilon", "-1")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: epsilon must be positive, got -1.0\n"
+
+
+def test_version() -> None:
+    assert run(str(COMMAND), "--version").stdout == f"dpvalue {dpv.__version__}\n"

@@ -1,0 +1,218 @@
+"""Results: frames, errors due to noise, saving and loading, valuing again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+import dpvalue as dpv
+
+from .data import Arrays, classification
+
+SETTINGS: dict[str, Any] = {"clip": 1.0, "learning_rate": 0.2, "noise": "fast", "progress": False}
+
+
+@pytest.fixture(name="data")
+def made_data() -> tuple[Arrays, Arrays]:
+    return classification(20)
+
+
+@pytest.fixture(name="result")
+def made_result(data: tuple[Arrays, Arrays]) -> dpv.Result:
+    return dpv.value(*data, semivalues=("shapley", "loo"), privacy=dpv.Privacy(4.0), **SETTINGS)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_frame_and_top(result: dpv.Result) -> None:
+    frame = result.frame()
+    assert list(frame.columns) == ["party", "shapley", "shapley_error", "loo", "loo_error", "rank"]
+    assert frame["shapley"].tolist() == result.values["shapley"].tolist()
+    best = int(np.argmax(result.values["shapley"]))
+    assert frame["rank"][best] == 1
+    assert sorted(frame["rank"]) == list(range(1, 21))
+    assert result.top(3)["party"][0] == best
+    assert result.top(2, "loo", lowest=True)["party"][0] == int(np.argmin(result.values["loo"]))
+    with pytest.raises(dpv.DpvalueError, match="semivalue must be one of shapley, loo"):
+        result.top(3, "banzhaf")
+
+
+def test_a_rank_of_a_missing_value_is_missing(data: tuple[Arrays, Arrays]) -> None:
+    result = dpv.value(*data, semivalues="loo", privacy=None, permutations=3, **SETTINGS)
+    frame = result.frame()
+    assert (frame["rank"].isna() == frame["loo"].isna()).all()
+    assert frame["rank"].isna().sum() >= 17
+    assert (result.counts["loo"] == 0).sum() >= 17
+
+
+def test_noise_std_is_the_spread_of_values_over_fresh_releases(data: tuple[Arrays, Arrays]) -> None:
+    """Measured on values of many runs, which a user never gets to see; both errors are of the same party."""
+    runs = [
+        dpv.value(
+            *data,
+            privacy=dpv.Privacy(30.0),
+            **{**SETTINGS, "noise": "secure"},
+            schedule=dpv.Schedule("replay", tolerance=0.5),
+        )
+        for _ in range(60)
+    ]
+    spread = np.std([run.values["shapley"] for run in runs], axis=0, ddof=1)
+    claimed = np.mean([run.noise_std()["shapley"] for run in runs[:10]], axis=0)
+    assert np.median(claimed / spread) == pytest.approx(1.0, abs=0.25)
+
+
+def test_noise_std_without_privacy_is_zero(data: tuple[Arrays, Arrays]) -> None:
+    result = dpv.value(*data, privacy=None, permutations=4, **SETTINGS)
+    assert (result.noise_std()["shapley"] == 0).all()
+
+
+def test_noise_std_of_a_game_that_was_enumerated() -> None:
+    train, test = classification(6)
+    result = dpv.value(train, test, semivalues=("shapley", "loo"), privacy=dpv.Privacy(8.0), **SETTINGS)
+    assert result.walks == 0
+    assert (result.noise_std()["shapley"] > 0).all()
+
+
+def test_save_and_load(result: dpv.Result, data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    path = tmp_path / "values.safetensors"
+    result.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+    loaded = dpv.load(path)
+    assert isinstance(loaded, dpv.Result)
+    for name in ("shapley", "loo"):
+        for field in ("values", "std_errors", "counts", "sample_variances"):
+            np.testing.assert_array_equal(getattr(loaded, field)[name], getattr(result, field)[name])
+    assert loaded.guarantee == result.guarantee
+    assert loaded.table.schedule == result.table.schedule
+    assert loaded.table.names == result.table.names
+    assert torch.equal(loaded.table.rows, result.table.rows)
+    again = loaded.revalue(data[1], semivalues=("shapley", "loo"), progress=False)
+    np.testing.assert_array_equal(again.values["shapley"], result.values["shapley"])
+    np.testing.assert_array_equal(loaded.noise_std(utility=data[1])["loo"], result.noise_std()["loo"])
+    with pytest.raises(dpv.DpvalueError, match="utility must be given"):
+        loaded.noise_std()
+
+
+def test_revalue_reads_no_private_data_and_takes_another_public_set(result: dpv.Result) -> None:
+    other = classification(20, seed=5)[1]
+    again = result.revalue(dpv.Utility(*other, metric="accuracy"), semivalues="beta(4,1)", progress=False)
+    assert again.guarantee == result.guarantee
+    assert again.table is result.table
+    assert set(again.values) == {"beta(4,1)"}
+
+
+def test_a_table_alone_is_saved_and_loaded(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    table = dpv.release(*data, **SETTINGS)
+    table.save(tmp_path / "table")
+    loaded = dpv.load(tmp_path / "table")
+    assert isinstance(loaded, dpv.Table)
+    assert torch.equal(loaded.rows, table.rows)
+    np.testing.assert_array_equal(
+        loaded.value(data[1], progress=False).values["shapley"], table.value(data[1], progress=False).values["shapley"]
+    )
+
+
+def test_a_custom_model_is_passed_again_and_checked(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    result = dpv.value(*data, model=network, **SETTINGS)
+    result.save(tmp_path / "file")
+    bare = dpv.load(tmp_path / "file")
+    assert isinstance(bare, dpv.Result)
+    with pytest.raises(dpv.DpvalueError, match="pass it again with load"):
+        bare.revalue(data[1], progress=False)
+    loaded = dpv.load(tmp_path / "file", model=network)
+    assert isinstance(loaded, dpv.Result)
+    again = loaded.revalue(data[1], progress=False)
+    np.testing.assert_array_equal(again.values["shapley"], result.values["shapley"])
+    other = dpv.load(tmp_path / "file", model=lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
+    assert isinstance(other, dpv.Result)
+    with pytest.raises(dpv.DpvalueError, match="digest differs"):
+        other.revalue(data[1], progress=False)
+
+
+def test_a_transformer_is_passed_again(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    result = dpv.value(*data, preprocess=StandardScaler(), **SETTINGS)
+    assert result.revalue(data[1], progress=False).values["shapley"].tolist() == result.values["shapley"].tolist()
+    result.save(tmp_path / "file")
+    loaded = dpv.load(tmp_path / "file")
+    assert isinstance(loaded, dpv.Result)
+    with pytest.raises(dpv.DpvalueError, match="pass the fitted one"):
+        loaded.revalue(data[1], progress=False)
+    loaded = dpv.load(tmp_path / "file", preprocess=StandardScaler().fit(data[1][0]))
+    assert isinstance(loaded, dpv.Result)
+    np.testing.assert_array_equal(loaded.revalue(data[1], progress=False).values["shapley"], result.values["shapley"])
+
+
+def test_a_custom_semivalue_keeps_its_values(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    half = dpv.Semivalue("early", lambda n: np.where(np.arange(n) < n // 2, 2.0, 0.0))
+    result = dpv.value(*data, semivalues=half, **SETTINGS)
+    result.save(tmp_path / "file")
+    loaded = dpv.load(tmp_path / "file")
+    assert isinstance(loaded, dpv.Result)
+    np.testing.assert_array_equal(loaded.values["early"], result.values["early"])
+    with pytest.raises(dpv.DpvalueError, match="pass the Semivalue again"):
+        loaded.noise_std(utility=data[1])
+
+
+def test_files_hold_no_rows_of_any_data_set(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    """Neither private nor public rows, nor the seed of secure noise, are in the file's tensors or header."""
+    result = dpv.value(*data, **{**SETTINGS, "noise": "secure"})
+    result.save(tmp_path / "file")
+    tensors = safetensors.torch.load_file(tmp_path / "file")
+    assert set(tensors) == {
+        "rows",
+        "initial",
+        "noise_std",
+        "values.0",
+        "std_errors.0",
+        "counts.0",
+        "sample_variances.0",
+    }
+    content = (tmp_path / "file").read_bytes()
+    for rows, _ in data:
+        for row in rows:
+            assert row.tobytes() not in content
+            assert row.astype(np.float32).tobytes() not in content
+
+
+def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    result.save(path)
+    content = path.read_bytes()
+    (tmp_path / "cut").write_bytes(content[:-10])
+    flipped = bytearray(content)
+    flipped[-3] ^= 1
+    (tmp_path / "flipped").write_bytes(flipped)
+    (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
+    safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
+    (tmp_path / "newer").write_bytes(content.replace(b'"dpvalue_format":"1"', b'"dpvalue_format":"9"'))
+    altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
+    assert altered != content
+    (tmp_path / "altered").write_bytes(altered)
+    for name, message in {
+        "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
+        "foreign": "must have dpvalue format 1, got none", "newer": "must have dpvalue format 1, got 9",
+        "altered": "altered", "missing": "path must be a file",
+    }.items():  # fmt: skip
+        with pytest.raises(dpv.DpvalueError, match=message):
+            dpv.load(tmp_path / name)
+
+
+def test_a_failed_save_leaves_nothing_behind(result: dpv.Result, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(OSError, match="taken"):
+        result.save(tmp_path / "taken")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_values_are_what_a_repr_says(result: dpv.Result) -> None:
+    assert repr(result).startswith("Result(shapley, loo of 20 parties")
+    assert "20 parties x 15" in repr(result.table)
