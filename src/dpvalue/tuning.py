@@ -40,7 +40,11 @@ class PublicTuner:
     seed: int
 
     def clip(self, unit: str) -> float:
-        """Return the median gradient norm of stand-ins (unit "record": of public rows) at the initial model."""
+        """Return a norm that nine of ten stand-ins (unit "record": public rows) exceed at the initial model.
+
+        Noise is proportional to the norm, so a norm that most gradients reach wastes least of the budget: on planted
+        label noise in public sets the first decile beat the median at every budget.
+        """
         generator = stream(self.seed, Purpose.TUNING)
         everything = np.arange(len(self.public.x))
         sizes = np.ones(_MOST_STAND_INS, dtype=np.int64) if unit == "record" else self.sizes
@@ -51,8 +55,8 @@ class PublicTuner:
             .at(self.initial.expand(parties.n, -1), _everyone(parties))
             .norm(dim=1)
         )
-        median = float(norms.median())
-        return median if np.isfinite(median) and median > 0 else 1.0
+        decile = float(norms.quantile(0.1))
+        return decile if np.isfinite(decile) and decile > 0 else 1.0
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
         """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.
