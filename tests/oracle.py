@@ -141,6 +141,17 @@ def position_weight(name: str, r: int, n: int) -> float:
     return n * comb(n - 1, r - 1) * _beta(r, n - r + 4) / _beta(4, 1)
 
 
+class Affine(nn.Module):
+    """Logistic or linear regression with a row (weights, bias) per output, as the library lays out its parameters."""
+
+    def __init__(self, features: int, outputs: int) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(outputs, features + 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.rows[:, :-1].T + self.rows[:, -1]
+
+
 def _beta(a: int, b: int) -> float:
     return factorial(a - 1) * factorial(b - 1) / factorial(a + b - 1)
 

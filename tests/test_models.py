@@ -32,17 +32,32 @@ def test_closed_forms_equal_autograd(task: str) -> None:
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=F64)
 
-    theta, x, weights = draw(4, closed.size), draw(4, 5, 2, 3), draw(4, 5).abs()
+    theirs_theta, x, weights = draw(4, closed.size), draw(4, 5, 2, 3), draw(4, 5).abs()
     y = torch.randint(3, (4, 5), generator=generator) if task == "classification" else draw(4, 5)
+    ours_theta = rows_first(theirs_theta, outputs)
+    ours_x, ours_y = closed.inputs(x.flatten(0, 1)).unflatten(0, (4, 5)), closed.targets(y)
+    ours_loss, theirs_loss = closed.mean_loss(ours_x[0], y[0]), network.mean_loss(x[0], y[0])
+    theirs_records = rows_first(network.record_gradients(theirs_theta, x, y), outputs)
     for ours, theirs in (
-        (closed.outputs(theta, x[0]), network.outputs(theta, x[0])),
-        (closed.gradients(theta, x, y, weights), network.gradients(theta, x, y, weights)),
-        (closed.record_gradients(theta, x, y), network.record_gradients(theta, x, y)),
-        (closed.module(theta[0])(x[0]), network.module(theta[0])(x[0])),
+        (closed.outputs(ours_theta, ours_x[0]), network.outputs(theirs_theta, x[0])),
+        (closed.module(ours_theta[0])(x[0]), network.module(theirs_theta[0])(x[0])),
+        (ours_loss(ours_theta), theirs_loss(theirs_theta)),
+        (ours_loss(ours_theta * 50), theirs_loss(theirs_theta * 50)),  # logits beyond where exponentials are safe
+        (closed.gradients(ours_theta, ours_x, ours_y, weights), (theirs_records * weights[..., None]).sum(1)),
+        (
+            closed.gradients(ours_theta, ours_x, ours_y, weights),
+            rows_first(network.gradients(theirs_theta, x, y, weights), outputs),
+        ),
+        (closed.record_gradients(ours_theta, ours_x, ours_y), theirs_records),
+        (closed.gradients(ours_theta, ours_x[:, :1], ours_y[:, :1], weights[:, :1] * 0 + 1), theirs_records[:, 0]),
     ):
-        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
-    summed = (closed.record_gradients(theta, x, y) * weights[..., None]).sum(1)
-    torch.testing.assert_close(closed.gradients(theta, x, y, weights), summed)
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def rows_first(theta: Tensor, outputs: int) -> Tensor:
+    """The parameters of `nn.Linear(6, outputs)` in the layout of the closed form: a row (weights, bias) per output."""
+    weight, bias = theta[..., : 6 * outputs].unflatten(-1, (outputs, 6)), theta[..., 6 * outputs :]
+    return torch.cat([weight, bias.unsqueeze(-1)], dim=-1).flatten(-2)
 
 
 def test_the_papers_cnn_on_mnist_has_27210_parameters() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.engine.evaluator import Evaluator
 
 from .data import classification, flipped_breast_cancer
 
@@ -27,8 +28,8 @@ def utility_of(table: dpv.Table, test: Any) -> Any:
 
     def v(members: tuple[int, ...]) -> float:
         theta = table.initial - table.learning_rate * table.rows[list(members)].sum(0)
-        weight, bias = theta[:12].view(3, 4), theta[12:]
-        logits = torch.tensor(test[0]) @ weight.T + bias
+        rows = theta.view(3, 5)
+        logits = torch.tensor(test[0]) @ rows[:, :4].T + rows[:, 4]
         return -float(torch.nn.functional.cross_entropy(logits, torch.tensor(test[1])))
 
     return v
@@ -49,8 +50,9 @@ def test_walks_over_a_table_are_marginals_of_that_game() -> None:
     table, test = table_of(4)
     walker = table.walker(ENGINE)
     public = dpv.Utility(*test).encode(table.encoding, torch.float64, torch.device("cpu"))
+    evaluate = Evaluator(public, walker.model, ENGINE)
     orders = np.array(list(orders_of(range(4))))
-    marginals = walker.marginals(public, table.rows, orders)
+    marginals = walker.marginals(evaluate, table.rows, orders)
     values = np.array([marginals[orders == party].mean() for party in range(4)])
     np.testing.assert_allclose(values, dpv.games.value_game(utility_of(table, test), 4).values, atol=1e-12)
 
@@ -122,7 +124,7 @@ def test_lagged_walks_with_the_mean_of_earlier_rounds() -> None:
 
     def gradient(j: int, theta: torch.Tensor) -> torch.Tensor:
         theta = theta.clone().requires_grad_()
-        logits = x[j] @ theta[:12].view(3, 4).T + theta[12:]
+        logits = theta.view(3, 5) @ torch.cat([x[j], torch.ones(1, dtype=x.dtype)])
         (g,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y[j]), theta)
         return g / max(1.0, float(g.norm()))
 
@@ -141,8 +143,7 @@ def test_lagged_walks_with_the_mean_of_earlier_rounds() -> None:
                     v = utility_of(found.table.__class__(**{**vars(found.table), "rows": table}), test)
                     marginals[j].append(v((*members, j)) - v(members))
                 members = (*members, j)
-        noise = FastNoise(seed).stream(number).standard_normal((n, 15))
-        releases.append(total + std * torch.from_numpy(noise))
+        releases.append(total + std * FastNoise(seed).stream(number, zero).rows(n))
     torch.testing.assert_close(found.table.rows, torch.stack(releases).mean(0), rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.values["shapley"], [np.mean(m) for m in marginals], atol=1e-10)
     assert found.walks == (rounds - 1) * probes

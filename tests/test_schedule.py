@@ -111,18 +111,17 @@ def test_lagged_permutations_are_rounds_times_probes(rounds: int, probes: int, p
 class UnitVectors:
     """In place of noise: every party's release number t is the unit vector e_t, times the noise standard deviation."""
 
-    def stream(self, release: int) -> Any:
-        return UnitStream(release)
+    def stream(self, release: int, like: torch.Tensor) -> Any:
+        return UnitStream(release, like)
 
 
 class UnitStream:
-    def __init__(self, release: int) -> None:
-        self.release = release
+    def __init__(self, release: int, like: torch.Tensor) -> None:
+        self.row = torch.zeros_like(like)
+        self.row[release] = 1.0
 
-    def standard_normal(self, shape: tuple[int, int], dtype: Any) -> NDArray[Any]:
-        drawn = np.zeros(shape, dtype=dtype)
-        drawn[:, self.release] = 1.0
-        return drawn
+    def rows(self, count: int) -> torch.Tensor:
+        return self.row.repeat(count, 1)
 
 
 def steps_of_a_run(schedule: dpv.Schedule, permutations: int, monkeypatch: pytest.MonkeyPatch) -> list[NDArray[Any]]:

@@ -28,8 +28,8 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 class Model(Protocol):
     """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
 
-    Rows of parties come as x (b, r, *shape), y (b, r) and weights (b, r): the loss of a party is the weighted sum over
-    its r rows (weights 1/count, or 0 for padding).
+    Rows come in the model's own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r,
+    ...) and weights (b, r): the loss of a party is the weighted sum over its r rows (weights 1/count, 0 for padding).
     """
 
     task: str
@@ -41,8 +41,20 @@ class Model(Protocol):
         """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
         ...
 
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return features (rows, *shape) in the form that the other methods take."""
+        ...
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return labels (rows,) in the form that the gradients take."""
+        ...
+
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return the outputs (b, rows, outputs) of each model on the same rows x."""
+        ...
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function from theta to the mean losses (b,), as float64, on the rows x with labels y (rows,)."""
         ...
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
@@ -74,7 +86,7 @@ def row_losses(task: str, outputs: Tensor, y: Tensor) -> Tensor:
 
 
 class Linear:
-    """Logistic (softmax) or linear regression with bias, laid out as `nn.Linear`: weight (o, f), then bias (o)."""
+    """Logistic (softmax) or linear regression; parameters are a row (weights, bias) per output: (o, f + 1), flat."""
 
     zero_start = True
 
@@ -89,51 +101,89 @@ class Linear:
         """Return zeros."""
         return torch.zeros(self.size, dtype=self._dtype, device=self._device)
 
-    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias = theta.split([self.features * self.width, self.width], dim=-1)
-        return weight.unflatten(-1, (self.width, self.features)), bias
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return flat rows with a column of ones, for the bias."""
+        return torch.cat([x.flatten(1), x.new_ones(len(x), 1)], dim=1)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return one-hot rows, or a column of numbers."""
+        if self.task == REGRESSION:
+            return y.unsqueeze(-1)
+        return functional.one_hot(y, self.width).to(self._dtype)
+
+    def _matrix(self, theta: Tensor) -> Tensor:
+        return theta.view(len(theta), self.width, self.features + 1)
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return x W^T + b for each model."""
-        weight, bias = self._parts(theta)
-        return x.flatten(1) @ weight.transpose(-1, -2) + bias.unsqueeze(-2)
+        return x @ self._matrix(theta).transpose(1, 2)
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss with the outputs of all models in one product, classes before rows.
+
+        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta.
+        """
+        columns = x.T.contiguous()
+        labels = self.targets(y)
+        picked = (labels.T.to(torch.float64) @ x.to(torch.float64) / len(x)).flatten()
+
+        def squared_error(theta: Tensor) -> Tensor:
+            return (theta @ columns - y).square_().mean(-1, dtype=torch.float64)
+
+        def cross_entropy(theta: Tensor) -> Tensor:
+            outputs = (theta.view(-1, self.features + 1) @ columns).view(len(theta), self.width, -1)
+            return log_sum_exp(outputs).mean(-1, dtype=torch.float64) - theta.to(torch.float64) @ picked
+
+        return squared_error if self.task == REGRESSION else cross_entropy
 
     def _residuals(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The derivative of the row losses by the outputs: (b, r, o)."""
-        weight, bias = self._parts(theta)
-        outputs = torch.baddbmm(bias.unsqueeze(-2), x, weight.transpose(-1, -2))
+        outputs = torch.bmm(x, self._matrix(theta).transpose(1, 2))
         if self.task == REGRESSION:
-            return 2 * (outputs - y.unsqueeze(-1))
-        return outputs.softmax(-1) - functional.one_hot(y, self.width).to(outputs.dtype)
+            return (outputs - y).mul_(2)
+        return outputs.softmax(-1).sub_(y)
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradients of the weighted losses in closed form."""
-        x = x.flatten(2)
-        residuals = self._residuals(theta, x, y) * weights.unsqueeze(-1)
-        return torch.cat([(residuals.transpose(1, 2) @ x).flatten(1), residuals.sum(1)], dim=-1)
+        residuals = self._residuals(theta, x, y)
+        if x.shape[1] == 1:  # one row of weight 1: an outer product, far cheaper than a product of thin matrices
+            return (residuals.transpose(1, 2) * x).flatten(1)
+        return ((residuals * weights.unsqueeze(-1)).transpose(1, 2) @ x).flatten(1)
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients of single rows in closed form."""
-        x = x.flatten(2)
         residuals = self._residuals(theta, x, y)
-        return torch.cat([(residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2), residuals], dim=-1)
+        return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)
 
     def module(self, theta: Tensor) -> nn.Module:
         """Return Flatten and Linear with these parameters."""
         linear = nn.Linear(self.features, self.width, device=self._device, dtype=self._dtype)
-        weight, bias = self._parts(theta)
+        matrix = self._matrix(theta[None])[0]
         with torch.no_grad():
-            linear.weight.copy_(weight)
-            linear.bias.copy_(bias)
+            linear.weight.copy_(matrix[:, :-1])
+            linear.bias.copy_(matrix[:, -1])
         return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
 
     def numbers_per_row(self) -> int:
-        """Return the inputs, outputs and their probabilities."""
+        """Return the inputs, outputs and their exponentials."""
         return self.features + 3 * self.width
 
     def digest(self) -> str:
         """Return a digest of kind and shape."""
         return hashlib.sha256(f"{self.kind} {self.features} {self.width}".encode()).hexdigest()
+
+
+def log_sum_exp(outputs: Tensor) -> Tensor:
+    """Return log sum_c exp over the middle dimension of (b, classes, rows), in place where that is safe.
+
+    Below an absolute value of 60 no exponential overflows or vanishes, which spares the passes for the largest class.
+    """
+    if outputs.is_cuda:  # reading the bounds would wait for the device
+        return outputs.logsumexp(1)
+    low, high = outputs.aminmax()
+    if max(-float(low), float(high)) < 60.0:
+        return outputs.exp_().sum(1).log_()
+    return outputs.logsumexp(1)
 
 
 class Network:
@@ -206,6 +256,23 @@ class Network:
     def initial(self, seed: int, index: int = 0) -> Tensor:
         """Return the parameters of a freshly made module; the factory draws under a seed of its own."""
         return self._flatten(self._build(seed, index))
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return the rows as they are."""
+        return x
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return the labels as they are."""
+        return y
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the mean of the row losses of each model."""
+
+        def mean(theta: Tensor) -> Tensor:
+            losses = row_losses(self.task, self.outputs(theta, x), y.expand(len(theta), -1))
+            return losses.mean(-1, dtype=torch.float64)
+
+        return mean
 
     def _forward(self, theta: Tensor, x: Tensor) -> Tensor:
         parts = theta.split(self._sizes)

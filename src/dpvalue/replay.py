@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Estimate, Estimator, exact_estimate
 from dpvalue.games import MOST_PLAYERS_ENUMERATED, enumerate_values
 from dpvalue.progress import Report
 from dpvalue.semivalues import Semivalue
 from dpvalue.streams import Purpose, permutations
-from dpvalue.utility import PublicSet
 
 LEAST_WALKS = 20
 
@@ -34,7 +34,7 @@ class Replay:
 
 def replay(
     walker: Walker,
-    public: PublicSet,
+    evaluate: Evaluator,
     table: Tensor,
     semivalues: tuple[Semivalue, ...],
     most: int,
@@ -48,14 +48,14 @@ def replay(
     """
     n = len(table)
     if n <= MOST_PLAYERS_ENUMERATED and 2**n <= most * n:
-        return Replay(_enumerated(walker, public, table, semivalues), 0, True)
-    estimates = {one.name: _leave_one_out(walker, public, table) for one in semivalues if one.name == "loo"}
+        return Replay(_enumerated(walker, evaluate, table, semivalues), 0, True)
+    estimates = {one.name: _leave_one_out(walker, evaluate, table) for one in semivalues if one.name == "loo"}
     sampled = [one for one in semivalues if one.name != "loo"]
     estimators = {one.name: Estimator(one, n) for one in sampled}
     walks, converged = 0, not sampled
     while walks < most and not converged:
         orders = permutations(seed, Purpose.REPLAY, walks, min(LEAST_WALKS, most - walks), n)
-        marginals = walker.marginals(public, table, orders)
+        marginals = walker.marginals(evaluate, table, orders)
         for estimator in estimators.values():
             estimator.add(orders, marginals)
         walks += len(orders)
@@ -70,21 +70,18 @@ def _is_tight(estimate: Estimate, tolerance: float) -> bool:
     return bool(np.max(estimate.std_errors) <= tolerance * np.std(estimate.values))
 
 
-def _leave_one_out(walker: Walker, public: PublicSet, table: Tensor) -> Estimate:
+def _leave_one_out(walker: Walker, evaluate: Evaluator, table: Tensor) -> Estimate:
     everyone = walker.initial - walker.learning_rate * table.sum(0)
-    whole = walker.evaluate(public, everyone[None])[0]
+    whole = evaluate(everyone[None])
     # Without party j the model is one row less far along: rows are added back batch by batch, never all n at once.
-    parts = [
-        walker.evaluate(public, everyone + walker.learning_rate * rows)
-        for rows in table.split(walker.utility_batch(public))
-    ]
-    return exact_estimate(whole - np.concatenate(parts), evaluations=1)
+    without = [evaluate(everyone + walker.learning_rate * rows) for rows in table.split(evaluate.batch)]
+    return exact_estimate((whole - torch.cat(without)).cpu().numpy(), evaluations=1)
 
 
 def _enumerated(
-    walker: Walker, public: PublicSet, table: Tensor, semivalues: tuple[Semivalue, ...]
+    walker: Walker, evaluate: Evaluator, table: Tensor, semivalues: tuple[Semivalue, ...]
 ) -> dict[str, Estimate]:
     n = len(table)
     bits = torch.arange(2**n)[:, None] >> torch.arange(n)[None, :] & 1
-    worth = walker.coalition_utilities(public, table, bits.to(table.device))
+    worth = walker.coalition_utilities(evaluate, table, bits.to(table.device))
     return {one.name: exact_estimate(enumerate_values(worth, n, one), 2 ** (n - 1)) for one in semivalues}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.estimates import Estimate, Ints
@@ -96,14 +97,14 @@ class Result:
         with self.engine.threading(), reporting(False) as report:
             device, dtype = self.engine.torch_device, self.engine.torch_dtype
             walker = self.table.walker(self.engine)
-            public = used.encode(self.table.encoding, dtype, device)
+            evaluate = Evaluator(used.encode(self.table.encoding, dtype, device), walker.model, self.engine)
             rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
             # The same way as the run: the same permutations, at most 20 of them, or all coalitions.
             walks = min(self.walks, LEAST_WALKS) or 2**MOST_PLAYERS_ENUMERATED
             for draw in range(draws):
                 normal = stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(tuple(rows.shape))
                 noisy = rows + std[:, None] * torch.from_numpy(normal).to(rows)
-                again = replay(walker, public, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
+                again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
                 for name, estimate in again.estimates.items():
                     found[name].append(estimate.values)
         return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dpvalue.encoding import Encoding, fit_encoding
 from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.interleaved import InterleavedReleases
 from dpvalue.engine.rounds import RoundReleases
 from dpvalue.engine.walks import Walker
@@ -27,7 +28,7 @@ from dpvalue.semivalues import Floats, Semivalue
 from dpvalue.settings import Settings
 from dpvalue.table import Table
 from dpvalue.tuning import PublicTuner
-from dpvalue.utility import PublicSet, Utility
+from dpvalue.utility import Utility
 
 logger = logging.getLogger("dpvalue")
 
@@ -40,7 +41,7 @@ class Run:
     encoding: Encoding
     walker: Walker
     contributions: Contributions
-    public: PublicSet
+    evaluate: Evaluator
     names: tuple[str | int, ...]
     guarantee: Guarantee
 
@@ -52,7 +53,7 @@ class Run:
         settings, schedule = self.settings, self.settings.schedule
         valued = settings.permutations - schedule.first_valued(settings.permutations)
         shared = valued if schedule.correlated else None
-        estimators = {kind.name: Estimator(kind, self.contributions.rows.n, shared) for kind in kinds}
+        estimators = {kind.name: Estimator(kind, self.contributions.n, shared) for kind in kinds}
 
         def add(orders: Ints, marginals: Floats) -> None:
             for estimator in estimators.values():
@@ -67,7 +68,7 @@ class Run:
             walks = InterleavedReleases(
                 self.walker, self.contributions, noise, settings.seed, schedule, settings.permutations
             )
-            rows = walks.run(report, self.public, add if kinds else None)
+            rows = walks.run(report, self.evaluate, add) if kinds else walks.run(report)
         return self._table(rows), {name: one.estimate for name, one in estimators.items()}
 
     def _value_round(
@@ -77,15 +78,14 @@ class Run:
         first = self.settings.schedule.first_valued(self.settings.permutations)
         some = orders[max(first - number * probes, 0) :]
         if len(some):
-            add(some, self.walker.marginals(self.public, table, some))
+            add(some, self.walker.marginals(self.evaluate, table, some))
 
     def _table(self, rows: Tensor) -> Table:
-        of_release = self.contributions.mechanism.noise_std(self.contributions.rows.sizes.cpu()).numpy()
         weights = self.settings.schedule.table_weights(self.settings.permutations)
         return Table(
             rows=rows.cpu(),
             names=self.names,
-            noise_std=of_release * np.linalg.norm(weights),
+            noise_std=self.contributions.release_std.numpy() * np.linalg.norm(weights),
             guarantee=self.guarantee,
             initial=self.walker.initial.cpu(),
             learning_rate=self.walker.learning_rate,
@@ -130,4 +130,5 @@ def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
 
     rows = parties.encode(encoding, dtype, device)
     contributions = Contributions(model, rows, door, engine)
-    return Run(settings, encoding, Walker(model, initial, rate, engine), contributions, public, parties.names, spent)
+    walker, evaluate = Walker(model, initial, rate, engine), Evaluator(public, model, engine)
+    return Run(settings, encoding, walker, contributions, evaluate, parties.names, spent)

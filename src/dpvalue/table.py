@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.encoding import Encoding
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
@@ -105,7 +106,8 @@ class Table:
         with engine.threading(), reporting(progress) as report:
             walker, rows = self.walker(engine), self.rows.to(engine.torch_device, engine.torch_dtype)
             public = public_utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
-            found = replay(walker, public, rows, kinds, permutations, tolerance, seed, report)
+            evaluate = Evaluator(public, walker.model, engine)
+            found = replay(walker, evaluate, rows, kinds, permutations, tolerance, seed, report)
         return Result(self, kinds, found.estimates, found.walks, found.converged, public_utility, engine)
 
     def walker(self, engine: Local) -> Walker:

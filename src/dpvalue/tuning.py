@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.models import Model
 from dpvalue.parties import PartyRows, party_rows
@@ -52,7 +53,7 @@ class PublicTuner:
         unclipped = Mechanism(None, 0.0, "party", "zero_out")
         norms = (
             self._contributions(parties, unclipped)
-            .at(self.initial.expand(parties.n, -1), _everyone(parties))
+            .at(self.initial.expand(parties.n, -1), torch.arange(parties.n, device=self.initial.device))
             .norm(dim=1)
         )
         decile = float(norms.quantile(0.1))
@@ -76,8 +77,9 @@ class PublicTuner:
                 final = self._pass_with_own_gradients(contributions, generator)
             else:
                 final = self._pass_with_a_table(contributions, releases, generator)
-            score = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric="loss", l2=0.0)
-            scores += np.nan_to_num(score.evaluate(self.model, final).numpy(), nan=-np.inf)
+            other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric="loss", l2=0.0)
+            score = Evaluator(other, self.model, self.engine)(final).cpu().numpy()
+            scores += np.nan_to_num(score, nan=-np.inf, neginf=-np.inf)
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PartyRows, mechanism: Mechanism) -> Contributions:
@@ -97,14 +99,14 @@ class PublicTuner:
         return torch.from_numpy(drawn).to(self.initial)
 
     def _rates(self) -> Tensor:
-        return torch.tensor(RATES).to(self.initial)[:, None]
+        return torch.tensor(RATES, dtype=self.initial.dtype, device=self.initial.device)[:, None]
 
     def _pass_with_own_gradients(self, contributions: Contributions, generator: np.random.Generator) -> Tensor:
         """One pass of noisy gradient steps, for all rates side by side: the models (rates, d) at its end."""
         rates, theta = self._rates(), self.initial.repeat(len(RATES), 1)
         std = float(self._release_std(contributions.mechanism))
         for _ in range(min(len(self.sizes), _MOST_STEPS)):
-            party = torch.full((len(RATES),), int(generator.integers(contributions.rows.n)), device=theta.device)
+            party = torch.full((len(RATES),), int(generator.integers(contributions.n)), device=theta.device)
             step = contributions.at(theta, party)
             if std:
                 step = step + std * self._noise(generator, 1)
@@ -119,7 +121,7 @@ class PublicTuner:
         that of one party's table row.
         """
         n, rates = len(self.sizes), self._rates()
-        parties = _everyone(contributions.rows)
+        parties = torch.arange(contributions.n, device=self.initial.device)
         std = float(self._release_std(contributions.mechanism)) / releases**0.5
         noise = self._noise(generator, 1) * (std * n**0.5)
         first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0)
@@ -139,7 +141,3 @@ class PublicTuner:
     def _release_std(self, mechanism: Mechanism) -> Tensor:
         """The noise of one release, as root mean square over the parties."""
         return mechanism.noise_std(torch.from_numpy(self.sizes)).square().mean().sqrt()
-
-
-def _everyone(parties: PartyRows) -> Tensor:
-    return torch.arange(parties.n, device=parties.index.device)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dpvalue.encoding import Encoding, as_labels
 from dpvalue.errors import DpvalueError, require_choice, require_number
-from dpvalue.models import CLASSIFICATION, REGRESSION, Model, row_losses
+from dpvalue.models import CLASSIFICATION, REGRESSION
 from dpvalue.parties import features_and_labels
 
 Metric = str | Callable[[nn.Module], float]
@@ -66,28 +66,12 @@ class Utility:
 
 @dataclass(frozen=True)
 class PublicSet:
-    """A utility ready to be evaluated on many models at once."""
+    """A utility as tensors; `dpvalue.engine.evaluator` evaluates it on many models at once."""
 
     x: Tensor
     y: Tensor
     metric: Metric
     l2: float
-
-    def evaluate(self, model: Model, theta: Tensor) -> Tensor:
-        """Return V of each model theta (b, size) as float64 (b,) on the CPU.
-
-        Rows are reduced in float64: a marginal is a small difference of two utilities.
-        """
-        if callable(self.metric):
-            return torch.tensor([float(self.metric(model.module(one))) for one in theta], dtype=torch.float64)
-        outputs = model.outputs(theta, self.x)
-        y = self.y.expand(len(theta), -1)
-        if self.metric == "accuracy":
-            return (outputs.argmax(-1) == y).to(torch.float64).mean(-1).cpu()
-        loss = row_losses(model.task, outputs, y).to(torch.float64).mean(-1)
-        if self.l2:
-            loss = loss + self.l2 * theta.to(torch.float64).square().sum(-1)
-        return -loss.cpu()
 
 
 def as_utility(data: Any, target: str | None = None) -> Utility:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -13,35 +11,41 @@ from dpvalue.parties import PartyRows
 from dpvalue.privacy.mechanism import Mechanism
 
 
-@dataclass(frozen=True)
 class Contributions:
     """The parties' rows behind the model and the mechanism."""
 
-    model: Model
-    rows: PartyRows
-    mechanism: Mechanism
-    engine: Local
+    def __init__(self, model: Model, rows: PartyRows, mechanism: Mechanism, engine: Local) -> None:
+        self.mechanism = mechanism
+        self.n = rows.n
+        self._model, self._rows = model, rows
+        self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
+        self.release_std = mechanism.noise_std(rows.sizes.cpu())
+        gradients = rows.width if mechanism.per_record else 1
+        self._batch = engine.batch(4 * gradients * model.size + 4 * rows.width * model.numbers_per_row())
 
-    def at(self, theta: Tensor, who: Tensor) -> Tensor:
-        """Return the clipped gradients (b, d) of the parties who (b,), party who[i] at the model theta[i].
+    @property
+    def numbers_per_party(self) -> int:
+        """Return how many numbers the rows of one (padded) party have."""
+        return self._rows.width * self._x[0].numel()
+
+    def rows_of(self, who: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the padded rows (..., r), targets and weights of the parties `who` (...), for `clipped_gradients`."""
+        index = self._rows.index[who]
+        return self._x[index], self._y[index], self._rows.weights[who]
+
+    def clipped_gradients(self, theta: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
+        """Return the clipped gradients (b, d) of parties with these rows, party i at the model theta[i].
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
         gradients, divided by its public number of records.
         """
-        batch = self._batch()
-        if len(who) <= batch:
-            return self._at(theta, who)
-        pairs = zip(theta.split(batch), who.split(batch), strict=True)
-        return torch.cat([self._at(some, parties) for some, parties in pairs])
-
-    def _at(self, theta: Tensor, who: Tensor) -> Tensor:
-        index = self.rows.index[who]
-        x, y, weights = self.rows.x[index], self.rows.y[index], self.rows.weights[who]
+        x, y, weights = rows
         if not self.mechanism.per_record:
-            return self.mechanism.clipped(self.model.gradients(theta, x, y, weights))
-        records = self.mechanism.clipped(self.model.record_gradients(theta, x, y))
+            return self.mechanism.clipped(self._model.gradients(theta, x, y, weights))
+        records = self.mechanism.clipped(self._model.record_gradients(theta, x, y))
         return (records * weights.unsqueeze(-1)).sum(1)
 
-    def _batch(self) -> int:
-        gradients = self.rows.width if self.mechanism.per_record else 1
-        return self.engine.batch(4 * gradients * self.model.size + 4 * self.rows.width * self.model.numbers_per_row())
+    def at(self, theta: Tensor, who: Tensor) -> Tensor:
+        """Return the clipped gradients (b, d) of the parties who (b,), in batches that fit."""
+        pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
+        return torch.cat([self.clipped_gradients(some, self.rows_of(parties)) for some, parties in pairs])

@@ -11,7 +11,7 @@ from torch import Tensor
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Ints
-from dpvalue.privacy.noise import NoiseSource, normal
+from dpvalue.privacy.noise import NoiseSource
 from dpvalue.progress import Report
 from dpvalue.streams import Purpose, permutations
 
@@ -36,7 +36,7 @@ class RoundReleases:
 
         `before_round` is shown the number of each round after the first, the table it walks with, and its permutations.
         """
-        n = self.contributions.rows.n
+        n = self.contributions.n
         total = torch.zeros(
             n, self.walker.model.size, dtype=self.walker.initial.dtype, device=self.walker.initial.device
         )
@@ -60,16 +60,13 @@ class RoundReleases:
     def _along_walks(self, table: Tensor, orders: Ints) -> Tensor:
         """Each party's clipped gradient at the model before it, averaged over the probes."""
         total = torch.zeros_like(table)
-        batch = self.walker.engine.batch(6 * self.walker.model.size)
-        for walks, positions, before, _ in self.walker.prefixes(table, orders, batch):
+        for walks, positions, before, _ in self.walker.prefixes(table, orders):
             who = torch.from_numpy(orders[walks, positions]).flatten().to(table.device)
             total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who))
         return total / len(orders)
 
     def _noise(self, number: int, n: int) -> Tensor | float:
-        mechanism = self.contributions.mechanism
-        if not mechanism.noise_multiplier:
+        if not self.contributions.mechanism.noise_multiplier:
             return 0.0
-        std = mechanism.noise_std(self.contributions.rows.sizes.cpu()).to(self.walker.initial.dtype)
-        drawn = normal(self.noise.stream(number), n, self.walker.model.size, self.walker.initial.dtype)
-        return (drawn * std[:, None]).to(self.walker.initial.device)
+        std = self.contributions.release_std.to(self.walker.initial)
+        return self.noise.stream(number, self.walker.initial).rows(n) * std[:, None]

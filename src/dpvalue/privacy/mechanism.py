@@ -21,6 +21,7 @@ from dpvalue.privacy.budget import Privacy
 # Scaling to a norm of exactly C could exceed C by rounding. This much room keeps a clipped vector below, and the mean
 # of up to 1,000 of them (probes, records) too, whose sum rounds once per term: 1,000 x 2^-24 < 2^-14.
 _ROOM = {torch.float32: 2.0**-14, torch.float64: 2.0**-40}
+_LEAST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,15 @@ def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: flo
 
 
 def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
-    """Scale every vector (last dimension) to l2 norm at most `norm`; a vector with a non-finite entry becomes zero.
+    """Scale every vector (last dimension) to l2 norm at most `norm`.
 
-    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input of
-    any size, including entries whose squares overflow.
+    A vector with a non-finite entry becomes zero, and so does one that is over 10^30 times too long.
+
+    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
     """
-    finite = vectors.isfinite().all(-1, keepdim=True)
-    vectors = torch.where(finite, vectors, torch.zeros_like(vectors))
-    largest = vectors.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(vectors.dtype).tiny)
-    unit = vectors / largest
-    length = unit.to(torch.float64).norm(dim=-1, keepdim=True) * largest.to(torch.float64)
-    scale = (norm * (1 - _ROOM[vectors.dtype]) / length.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1.0)
-    # The scale of a huge vector may be below the smallest float32: apply it to the vector of largest entry 1.
-    factor = (scale * largest.to(torch.float64)).to(vectors.dtype)
-    return torch.where(scale < 1.0, unit * factor, vectors)
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+    scale = (norm * (1 - _ROOM[vectors.dtype]) / length).clamp_max(1.0)
+    # Not so for a length of NaN or infinity, nor for a scale so small that float32 could not hold it exactly enough.
+    # The NaN that 0 x infinity leaves behind becomes zero too.
+    scale = torch.where(scale > _LEAST_SCALE, scale, 0.0)
+    return (vectors * scale.to(vectors.dtype)).nan_to_num(0.0, 0.0, 0.0)

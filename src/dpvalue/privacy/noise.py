@@ -1,26 +1,50 @@
 """Where the noise comes from: the operating system (`secure`) or a seed (`fast`, for simulations).
 
-A source hands out one stream per permutation or round; a stream draws standard normal rows in order, so cutting the
-drawing into pieces does not change the numbers.
+A source hands out one stream per permutation or round. A stream is drawn in pieces of a size that depends on the length
+of a row alone, so the numbers do not depend on how a caller cuts its work.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.streams import Purpose, stream
 
 KINDS = ("secure", "fast")
+_NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
+
+
+class NoiseStream:
+    """Rows of standard normal numbers, in order."""
+
+    def __init__(self, draw: Callable[[int], Tensor], size: int, device: torch.device) -> None:
+        self._draw = draw
+        self._piece = max(1, _NUMBERS_AT_ONCE[device.type] // size)
+        self._left = draw(0)
+
+    def rows(self, count: int) -> Tensor:
+        """Return the next `count` rows (count, size)."""
+        parts = [self._left]
+        have = len(self._left)
+        while have < count:
+            parts.append(self._draw(self._piece))
+            have += self._piece
+        drawn = torch.cat(parts) if len(parts) > 1 else self._left
+        self._left = drawn[count:]
+        return drawn[:count]
 
 
 class NoiseSource(Protocol):
-    """Hands out streams of standard normal numbers."""
+    """Hands out streams of standard normal rows like `like`, a vector (size,) of some type on some device."""
 
-    def stream(self, release: int) -> np.random.Generator:
+    def stream(self, release: int, like: Tensor) -> NoiseStream:
         """Return the stream of the release with this number."""
         ...
 
@@ -35,17 +59,20 @@ class SecureNoise:
         try:
             import randomgen  # noqa: F401
         except ModuleNotFoundError:
-            raise DpvalueError(
-                "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
-            ) from None
+            message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
+            raise DpvalueError(message) from None
 
-    def stream(self, release: int) -> np.random.Generator:
+    def stream(self, release: int, like: Tensor) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
-        import secrets
-
         from randomgen import ChaCha
 
-        return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
+        generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
+        width: type[np.float32] | type[np.float64] = np.float64 if like.dtype == torch.float64 else np.float32
+
+        def draw(rows: int) -> Tensor:
+            return torch.from_numpy(generator.standard_normal((rows, len(like)), dtype=width)).to(like.device)
+
+        return NoiseStream(draw, len(like), like.device)
 
 
 class FastNoise:
@@ -54,18 +81,18 @@ class FastNoise:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def stream(self, release: int) -> np.random.Generator:
-        """Return the stream of (seed, release); the same numbers each time."""
-        return stream(self.seed, Purpose.FAST_NOISE, release)
+    def stream(self, release: int, like: Tensor) -> NoiseStream:
+        """Return the stream of (seed, release): the same numbers each time, on one kind of device."""
+        generator = torch.Generator(like.device)
+        generator.manual_seed(int(stream(self.seed, Purpose.FAST_NOISE, release).integers(2**62)))
+
+        def draw(rows: int) -> Tensor:
+            return torch.randn(rows, len(like), generator=generator, dtype=like.dtype, device=like.device)
+
+        return NoiseStream(draw, len(like), like.device)
 
 
 def noise_source(kind: str, seed: int) -> NoiseSource:
     """Return the source called `kind`; `seed` is used by "fast" alone."""
     require_choice("noise", kind, KINDS)
     return SecureNoise() if kind == "secure" else FastNoise(seed)
-
-
-def normal(generator: np.random.Generator, rows: int, size: int, dtype: torch.dtype) -> torch.Tensor:
-    """Draw the next `rows` standard normal vectors of length `size`."""
-    width: type[np.float32] | type[np.float64] = np.float64 if dtype == torch.float64 else np.float32
-    return torch.from_numpy(generator.standard_normal((rows, size), dtype=width))

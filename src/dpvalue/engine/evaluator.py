@@ -1,0 +1,40 @@
+"""What models are worth: the utility of many parameter vectors at once, in batches that fit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dpvalue.engine.local import Local
+from dpvalue.models import Model
+from dpvalue.utility import PublicSet
+
+_CACHE_NUMBERS = 2**18  # on a CPU the outputs of a batch should stay in the cache between two passes over them
+
+
+class Evaluator:
+    """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference."""
+
+    def __init__(self, public: PublicSet, model: Model, engine: Local) -> None:
+        self._model, self._metric, self._l2 = model, public.metric, public.l2
+        self._x, self._y = model.inputs(public.x), public.y
+        self._loss = model.mean_loss(self._x, self._y)
+        numbers = len(public.x) * model.numbers_per_row()
+        self.batch = engine.batch(4 * model.size + numbers)
+        if public.x.device.type == "cpu":
+            self.batch = min(self.batch, max(8, _CACHE_NUMBERS // numbers))
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""
+        return torch.cat([self._evaluate(some) for some in theta.split(self.batch)])
+
+    def _evaluate(self, theta: Tensor) -> Tensor:
+        if callable(self._metric):
+            found = [float(self._metric(self._model.module(one))) for one in theta]
+            return torch.tensor(found, dtype=torch.float64, device=theta.device)
+        if self._metric == "accuracy":
+            return (self._model.outputs(theta, self._x).argmax(-1) == self._y).mean(-1, dtype=torch.float64)
+        loss = self._loss(theta)
+        if self._l2:
+            loss = loss + self._l2 * theta.to(torch.float64).square().sum(-1)
+        return -loss
