@@ -98,6 +98,17 @@ def test_the_papers_accounting_in_a_small_run() -> None:
     assert s < dpv.Privacy(epsilon=3.0, delta=1e-3).noise_multiplier(4, 6)
 
 
+@pytest.mark.parametrize(("releases", "parties"), [(2, 800), (1, 2), (1, 10)])
+def test_the_papers_accounting_of_few_releases(releases: int, parties: int) -> None:
+    """Far from the central limit that the search starts from."""
+    privacy = dpv.Privacy(epsilon=1.0, delta=DELTA, accounting="poisson")
+    s = privacy.noise_multiplier(releases, parties)
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    step = dp_accounting.PoissonSampledDpEvent(1 / parties, dp_accounting.GaussianDpEvent(s))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(step, releases * parties))
+    assert accountant.get_epsilon(DELTA) == pytest.approx(1.0, rel=0.01)
+
+
 @pytest.mark.parametrize("setting", [{"unit": "record"}, {"neighbours": "replace"}])
 def test_the_papers_accounting_is_for_the_papers_setting(setting: dict[str, Any]) -> None:
     with pytest.raises(dpv.DpvalueError, match="compare with the paper"):

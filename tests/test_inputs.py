@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, OrdinalEncoder
 
 import dpvalue as dpv
 
@@ -47,7 +48,12 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"train": 5}, r"parties must be \(X, y\), a DataFrame"),
         ({"train": FRAME, "test": TEST_FRAME}, "name its label column with target="),
         ({"train": FRAME, "test": TEST_FRAME, "target": "y"}, "target must be one of the columns"),
-        ({"train": GOOD, "target": "y"}, "target='y' names a column"),
+        ({"train": GOOD, "target": "y"}, "target='y' names a column, but neither"),
+        ({"groups": [0, 1, None, 3, 4, 5, 6, 7]}, r"groups: no label may be missing; not so at row\(s\) 2"),
+        ({"groups": [0, 1, np.nan, 3, 4, 5, 6, 7]}, r"groups: no label may be missing; not so at row\(s\) 2"),
+        ({"train": (GOOD[0], [[1], [2, 3]])}, "got a ragged list"),
+        ({"semivalues": dpv.Semivalue("loo", np.ones)}, "must not be called 'loo', which means other weights"),
+        ({"semivalues": dpv.Semivalue("rank", np.ones)}, "must not be called 'rank'"),
         (
             {"train": FRAME.drop(columns="1"), "test": TEST_FRAME, "target": "label"},
             "must have the columns of the public set",
@@ -89,6 +95,52 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
         call(**settings)
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
+
+
+def test_a_public_set_without_rows_is_refused() -> None:
+    with pytest.raises(dpv.DpvalueError, match="utility features must have rows, got int"):
+        dpv.Utility(5, [1, 2])
+
+
+class Complains(FunctionTransformer):  # type: ignore[misc]
+    """A transformer that quotes a cell, as scikit-learn's encoders do."""
+
+    def transform(self, X: Any) -> Any:
+        if (np.asarray(X) == SECRET).any():
+            raise KeyError(f"unknown category {SECRET} in column 0")
+        return X
+
+
+@pytest.mark.parametrize("preprocess", [Complains(), OneHotEncoder(), OrdinalEncoder(), KBinsDiscretizer()])
+def test_what_a_transformer_says_of_private_rows_is_withheld(preprocess: Any) -> None:
+    words = np.array(["a", "b", "c"], dtype=object)[np.arange(30) % 3][:, None]
+    test = (TEST[0] if isinstance(preprocess, Complains) else words, TEST[1])
+    X = np.full((8, 1), "a", dtype=object)
+    X[3] = f"patient {SECRET}"
+    train = with_row(GOOD, 3, 1.0) if isinstance(preprocess, Complains) else (X, GOOD[1])
+    if isinstance(preprocess, KBinsDiscretizer):
+        test, train = TEST, (np.hstack([GOOD[0][:, :3].astype(object), X]), GOOD[1])
+    with pytest.raises(
+        dpv.DpvalueError, match=r"parties' features: preprocess cannot transform them \(\w+; its mess"
+    ) as caught:
+        call(train, test, preprocess=preprocess)
+    assert caught.value.__suppress_context__
+    assert "987654" not in str(caught.value)
+
+
+def test_a_warning_of_a_transformer_about_private_rows_is_withheld() -> None:
+    words = np.array(["a", "b", "c"], dtype=object)[np.arange(30) % 3][:, None]
+    X = np.full((8, 1), "a", dtype=object)
+    X[3] = "unseen"
+    call((X, GOOD[1]), (words, TEST[1]), preprocess=OneHotEncoder(handle_unknown="ignore", drop="first"))
+
+
+def test_a_transformer_that_mixes_rows_is_refused() -> None:
+    for mixing in (lambda Z: Z - Z.mean(0), lambda Z: np.cumsum(Z, axis=0), lambda Z: Z[::-1]):
+        with pytest.raises(dpv.DpvalueError, match="preprocess must transform each row on its own"):
+            call(preprocess=FunctionTransformer(mixing))
+    with pytest.raises(dpv.DpvalueError, match="each row on its own"):
+        call(preprocess=FunctionTransformer(lambda Z: Z[:-1]))
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
@@ -150,7 +202,8 @@ def test_bad_engines(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"metric": "f1"}, "metric must be one of loss, accuracy, mse, a callable; got 'f1'"),
+        ({"metric": "f1"}, "metric must be one of loss, accuracy, mse, or a callable; got 'f1'"),
+        ({"metric": "a callable"}, "metric must be one of"),
         ({"l2": -1}, "l2 must be at least 0, got -1"),
         ({"l2": 0.1, "metric": "accuracy"}, "l2 goes with metric='loss'"),
     ],

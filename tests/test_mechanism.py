@@ -165,6 +165,35 @@ def test_the_final_table_of_replay_has_noise_std_c_over_mu(rounds: int, unit: st
         assert stats.kstest(sample, "norm", args=(0, std * wrong)).pvalue < 1e-3
 
 
+@pytest.mark.parametrize("schedule", ["replay", "running-mean"])
+def test_the_noise_of_each_party_fits_its_number_of_records(schedule: str) -> None:
+    train, test = classification(13, classes=2)
+    groups = np.repeat([0, 1, 2], [1, 3, 9])
+    table = dpv.release(
+        train, test, groups=groups, model=lambda: Constant(4000, 2), privacy=dpv.Privacy(2.0, unit="record"),
+        noise="fast", schedule=schedule, permutations=4, clip=0.7, learning_rate=0.1, progress=False,
+    )  # fmt: skip
+    np.testing.assert_allclose(table.noise_std[0] / table.noise_std, [1, 3, 9])
+    np.testing.assert_allclose(table.rows.std(1), table.noise_std, rtol=0.06)  # five standard deviations
+
+
+def test_sums_over_many_records_and_probes_stay_within_the_sensitivity() -> None:
+    """In float32 the share of one record, or the excess of many probes, would drown in the rounding of the sum."""
+    generator = np.random.default_rng(0)
+    size = 20_000
+    x, y = generator.normal(0, 3, (1, 4)) + generator.normal(0, 1e-3, (size, 4)), np.zeros(size, dtype=np.int64)
+    door = mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
+    broken = x.copy()
+    broken[7] = np.nan
+    change = (contribution(x, y, door, "float32") - contribution(broken, y, door, "float32")).norm()
+    assert float(change) <= 0.5 / size
+    table = dpv.release(
+        (x[:2], np.array([0, 0])), (x[:20], np.arange(20) % 2), privacy=None, clip=0.01, learning_rate=1e-6,
+        schedule=dpv.Schedule("replay", rounds=2, probes=3000), progress=False,
+    )  # fmt: skip
+    assert (table.rows.double().norm(dim=1) <= 0.01).all()
+
+
 @pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
 @pytest.mark.parametrize("schedule", ["replay", "independent"])
 def test_a_release_less_its_clipped_gradient_is_gaussian(neighbours: str, schedule: str) -> None:

@@ -88,6 +88,27 @@ def test_initial_models_are_seeded_and_leave_torchs_own_generator_alone() -> Non
     assert not torch.equal(starts[0], starts[3])
 
 
+class RandomForward(nn.Linear):
+    """Draws random numbers as it computes."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(super().forward(x), 0.5, training=True)
+
+
+def test_a_factory_may_hand_out_the_callers_own_module() -> None:
+    train, (X, y) = classification(6)
+    mine = nn.Linear(4, 3)
+    before = mine.weight.detach().clone()
+    public = dpv.Utility(X, y, metric=lambda module: float(next(module.parameters()).sum()))
+    result = dpv.value(train, public, model=lambda: mine, clip=1.0, learning_rate=0.1, progress=False)
+    result.noise_std()
+    assert torch.equal(mine.weight, before)
+    assert mine.weight.requires_grad
+
+
 def normed(evaluating: bool, track: bool = True) -> nn.Module:
     module = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=track), nn.Linear(5, 3))
     return module.eval() if evaluating else module
@@ -135,6 +156,8 @@ def test_frozen_parameters_do_not_move_and_are_part_of_the_digest() -> None:
         (lambda: nn.Linear(4, 2), r"model must have 3 \(the classes of the public set\) outputs, got 2"),
         (lambda: nn.Linear(4, 3).requires_grad_(False), "at least one parameter with requires_grad"),
         ("cnn", "model 'cnn' needs images"),
+        (nn.Linear(4, 3), "got a module: pass lambda"),
+        (RandomForward, "cannot be differentiated for several parties at once"),
     ],
 )
 def test_models_that_do_not_fit_are_refused(model: object, message: str) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.models import paper_cnn
+from dpvalue.models import build_model, paper_cnn
 from dpvalue.privacy.noise import FastNoise
 from dpvalue.streams import Purpose, permutations
 
@@ -111,8 +111,9 @@ def test_fresh_start_takes_a_new_model_in_each_permutation() -> None:
     train, test = images(4)
     schedule = dpv.Schedule("running-mean", fresh_start=True)
     result = run(train, test, model="cnn", schedule=schedule, permutations=3)
-    walker = result.table.walker(result.engine)
-    starts = [walker.model.initial(SEED, t) for t in range(3)]
+    example = torch.zeros(1, 8, 8, dtype=torch.float64)
+    model = build_model("cnn", "classification", example, 3, torch.float64, torch.device("cpu"))
+    starts = [model.initial(SEED, t) for t in range(3)]
     assert not torch.equal(starts[0], starts[1])
     train, test = (train[0][:, None], train[1]), (test[0][:, None], test[1])
     oracle = oracle_of(

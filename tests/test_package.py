@@ -87,5 +87,11 @@ def test_bad_input_is_one_line_and_exit_code_2() -> None:
     assert done.stderr == "error: epsilon must be positive, got -1.0\n"
 
 
+def test_a_bad_seed_is_one_line_too() -> None:
+    done = run(str(COMMAND), "demo", "--seed", "-1")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "error: seed must be a whole number of at least 0, got -1"
+
+
 def test_version() -> None:
     assert run(str(COMMAND), "--version").stdout == f"dpvalue {dpv.__version__}\n"

@@ -169,6 +169,15 @@ def test_correlated_schedules_take_their_errors_from_batch_means() -> None:
     assert np.mean(naive) < 0.4 * spread
 
 
+@pytest.mark.parametrize(("schedule", "shared"), [("running-mean", True), ("lagged", True), ("independent", False)])
+def test_a_run_uses_batch_means_where_noise_is_shared(schedule: str, shared: bool) -> None:
+    train, test = classification(6)
+    found = dpv.value(train, test, schedule=schedule, permutations=100, semivalues=("shapley", "loo"), **SETTINGS)
+    naive = np.sqrt(found.sample_variances["shapley"])
+    assert np.array_equal(found.std_errors["shapley"], naive) != shared
+    assert np.isnan(found.std_errors["loo"]).all() == shared  # too few of them for batches
+
+
 def test_replay_finds_flipped_labels_under_privacy() -> None:
     """The quality of the whole path at a budget where the noise leaves something to find."""
     from sklearn.metrics import roc_auc_score

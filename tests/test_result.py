@@ -35,8 +35,11 @@ def network() -> nn.Module:
 
 def test_frame_and_top(result: dpv.Result) -> None:
     frame = result.frame()
-    assert list(frame.columns) == ["party", "shapley", "shapley_error", "loo", "loo_error", "rank"]
+    assert list(frame.columns) == ["party", "shapley", "shapley_mc_error", "loo", "loo_mc_error", "rank"]
     assert frame["shapley"].tolist() == result.values["shapley"].tolist()
+    noisy = result.frame(noise=True)
+    assert noisy["shapley_noise"].tolist() == result.noise_std()["shapley"].tolist()
+    assert list(noisy.columns)[:4] == ["party", "shapley", "shapley_mc_error", "shapley_noise"]
     best = int(np.argmax(result.values["shapley"]))
     assert frame["rank"][best] == 1
     assert sorted(frame["rank"]) == list(range(1, 21))
@@ -211,6 +214,32 @@ def test_a_failed_save_leaves_nothing_behind(result: dpv.Result, tmp_path: Path)
     with pytest.raises(OSError, match="taken"):
         result.save(tmp_path / "taken")
     assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_the_file_of_a_simulation_does_not_hold_the_seed_of_its_noise(
+    data: tuple[Arrays, Arrays], tmp_path: Path
+) -> None:
+    result = dpv.value(*data, seed=123456789, **SETTINGS)
+    result.save(tmp_path / "file")
+    assert b"123456789" not in (tmp_path / "file").read_bytes()
+    assert result.table.seed != 123456789
+    assert "simulation" in repr(result.table)
+
+
+def test_numpy_numbers_are_numbers(data: tuple[Arrays, Arrays], tmp_path: Path) -> None:
+    privacy = dpv.Privacy(epsilon=np.float32(2.0), delta=np.float64(1e-5))  # type: ignore[arg-type]
+    result = dpv.value(*data, privacy=privacy, permutations=np.int64(20), **SETTINGS)  # type: ignore[arg-type]
+    result.save(tmp_path / "file")
+    assert dpv.load(tmp_path / "file").guarantee.epsilon == 2.0
+
+
+def test_a_table_of_many_starts_cannot_be_replayed(data: tuple[Arrays, Arrays]) -> None:
+    schedule = dpv.Schedule("running-mean", fresh_start=True)
+    result = dpv.value(*data, model=network, schedule=schedule, permutations=3, **SETTINGS)
+    with pytest.raises(dpv.DpvalueError, match="fresh_start cannot be replayed"):
+        result.revalue(data[1], progress=False)
+    with pytest.raises(dpv.DpvalueError, match="fresh_start cannot be replayed"):
+        result.noise_std()
 
 
 def test_values_are_what_a_repr_says(result: dpv.Result) -> None:

@@ -20,8 +20,9 @@ from .test_mechanism import Constant
 PAPER_KINDS = ["independent", "running-mean", "optimal", "decaying"]
 
 
-@pytest.mark.parametrize("kind", PAPER_KINDS)
-@pytest.mark.parametrize("block", [1, 3])
+@pytest.mark.parametrize(
+    ("kind", "block"), [(kind, 1) for kind in PAPER_KINDS] + [(kind, 3) for kind in PAPER_KINDS[1:]]
+)
 @pytest.mark.parametrize("ratio", [0.0, 0.7, float("inf")])
 def test_p1_lower_triangular_and_p2_rows_sum_to_one(kind: str, block: int, ratio: float) -> None:
     X = dpv.Schedule(kind, block=block).matrix(10, ratio)
@@ -71,7 +72,10 @@ def test_lagged_and_replay() -> None:
     assert lagged.releases(6) == 3
     assert dpv.Schedule("lagged").shape(1000) == (20, 50)
     assert dpv.Schedule("lagged", burn_in=0.9).first_valued(1000) == 900
+    assert str(dpv.Schedule("lagged", rounds=4)) == "lagged, 4 rounds"
+    assert str(dpv.Schedule("lagged")) == "lagged, 50 probes a round"
     replay = dpv.Schedule("replay", rounds=4)
+    assert str(replay) == "replay, 4 rounds of 20 probes"
     np.testing.assert_allclose(replay.matrix(1000), [[0.25] * 4])
     assert replay.releases(1000) == 4
 
@@ -86,6 +90,8 @@ def test_lagged_and_replay() -> None:
         ({"kind": "running-mean", "rounds": 2}, "rounds is for the schedules lagged, replay"),
         ({"kind": "replay", "probes": 0}, "probes must be"),
         ({"kind": "lagged", "block": 5}, "block is for the schedules"),
+        ({"kind": "independent", "block": 5}, "block is for the schedules"),
+        ({"kind": "lagged", "tolerance": 0.2}, "tolerance is for the schedules replay"),
         ({"kind": "replay", "fresh_start": True}, "fresh_start is for the schedules"),
         ({"kind": "replay", "tolerance": 0}, "tolerance must be positive"),
     ],
@@ -169,6 +175,14 @@ def test_effective_weights_of_independent(monkeypatch: pytest.MonkeyPatch) -> No
     models = np.array(steps_of_a_run(dpv.Schedule("independent"), 6, monkeypatch)).reshape(5, 6, 6)
     for step in np.diff(models, axis=0):
         np.testing.assert_allclose(step, np.eye(6), atol=1e-12)
+
+
+def test_effective_weights_of_lagged_after_a_burn_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of six permutations the last three are valued: one of round 1, two of round 2."""
+    schedule = dpv.Schedule("lagged", rounds=3, probes=2, burn_in=0.5)
+    steps = steps_of_a_run(schedule, 6, monkeypatch)
+    assert len(steps) == (1 + 4) + (1 + 8)
+    np.testing.assert_allclose(np.diff([np.zeros(3), *steps[1:5]], axis=0), [schedule.matrix(6)[0]] * 4, atol=1e-12)
 
 
 def test_effective_weights_of_lagged(monkeypatch: pytest.MonkeyPatch) -> None:

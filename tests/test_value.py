@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from sklearn.metrics import roc_auc_score
 from sklearn.preprocessing import StandardScaler
 from torch import nn
@@ -47,8 +49,15 @@ def test_every_kind_of_parties_gives_the_same_values() -> None:
     for parties in ((X, y), (torch.tensor(X), torch.tensor(y)), dpv.Parties(X, y), dataset):
         found = dpv.value(parties, (X_test, y_test), **FIXED).values["shapley"]
         np.testing.assert_allclose(found, expected, rtol=1e-6)
-    found = dpv.value(frame, test_frame, target="label", **FIXED).values["shapley"]
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    mixed: list[tuple[Any, Any, str | None]] = [
+        (frame, test_frame, "label"),
+        (frame, (X_test, y_test), "label"),
+        ((X, y), test_frame, "label"),
+        ((sparse.csr_matrix(X), y), (X_test, y_test), None),
+    ]
+    for some, public, target in mixed:
+        found = dpv.value(some, public, target=target, **FIXED).values["shapley"]
+        np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_groups_by_label_by_column_and_in_any_row_order() -> None:
@@ -57,7 +66,7 @@ def test_groups_by_label_by_column_and_in_any_row_order() -> None:
     result = dpv.value((X, y), test, groups=groups, **FIXED)
     assert result.table.names == ("east", "north", "south", "west")
     frame = pd.DataFrame(X).rename(columns=str).assign(label=y, site=groups)
-    test_frame = pd.DataFrame(test[0]).rename(columns=str).assign(label=test[1])
+    test_frame = pd.DataFrame(test[0]).rename(columns=str).assign(label=test[1], site="elsewhere")
     by_column = dpv.value(frame, test_frame, target="label", groups="site", **FIXED)
     np.testing.assert_allclose(by_column.values["shapley"], result.values["shapley"], rtol=1e-6)
     order = np.argsort(groups, kind="stable")
@@ -199,6 +208,25 @@ def test_a_large_delta_is_warned_about() -> None:
     train, test = classification(20)
     with pytest.warns(UserWarning, match=r"units \* delta = 0.2 exceeds 0.1"):
         dpv.value(train, test, privacy=dpv.Privacy(delta=0.01), **FIXED)
+    groups = np.repeat([0, 1], 10)
+    with pytest.warns(UserWarning, match=r"for 20 protected units"):
+        dpv.value(train, test, groups=groups, privacy=dpv.Privacy(delta=0.01, unit="record"), **FIXED)
+
+
+def test_utilities_that_overflow_are_warned_about() -> None:
+    train, test = regression(20)
+    with pytest.warns(UserWarning, match="values of 'shapley' are not finite"):
+        dpv.value(
+            (train[0] * 1e18, train[1]), (test[0] * 1e18, test[1]), model="linear", **{**FIXED, "learning_rate": 1e18}
+        )
+
+
+def test_no_privacy_needs_no_noise_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "randomgen", None)
+    train, test = classification(6)
+    dpv.value(train, test, privacy=None, permutations=2, progress=False)
+    with pytest.raises(dpv.DpvalueError, match="needs the package randomgen"):
+        dpv.value(train, test, progress=False)
 
 
 def test_the_guarantee_can_be_quoted() -> None:

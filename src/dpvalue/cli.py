@@ -13,7 +13,9 @@ from rich.table import Table as Grid
 from dpvalue import DpvalueError, Privacy, __version__, plan
 
 app = typer.Typer(
-    help="What is each party's data worth to a model? Values under differential privacy.", no_args_is_help=True
+    help="What is each party's data worth to a model? Values under differential privacy.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # a traceback must not print private rows
 )
 out = Console(highlight=False)
 

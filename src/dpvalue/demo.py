@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from dpvalue.privacy.budget import Privacy
 from dpvalue.progress import Report
 from dpvalue.result import Result
+from dpvalue.streams import require_seed
 from dpvalue.valuation import value
 
 HOSPITALS, RECORDS, CORRUPTED = 10, 45, 3
@@ -31,6 +32,7 @@ def run_demo(epsilon: float = 1.0, seed: int = 0, progress: bool | Report = True
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import StandardScaler
 
+    require_seed(seed)
     X, y = load_breast_cancer(return_X_y=True)
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(X))

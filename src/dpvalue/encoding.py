@@ -6,11 +6,14 @@ transformed; an error about one names its position, never its content.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
@@ -41,14 +44,14 @@ class Encoding:
     def features(self, raw: Any, argument: str) -> Array:
         """Return raw features as numbers (rows, *shape); `argument` names them in errors."""
         columns = column_names(raw)
-        if columns != self.columns:
+        if columns is not None and self.columns is not None and columns != self.columns:
             raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
         if self.preprocessed and self.preprocess is None:
             raise DpvalueError(
                 f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
                 "pass the fitted one to load(path, preprocess=...)"
             )
-        numbers = as_numbers(raw if self.preprocess is None else self.preprocess.transform(raw), argument)
+        numbers = as_numbers(raw if self.preprocess is None else self._transform(raw, argument), argument)
         if len(self.shape) == 3 and numbers.ndim == 3:
             numbers = numbers[:, None]  # images without a channel
         if numbers.shape[1:] != self.shape:
@@ -56,6 +59,19 @@ class Encoding:
         finite = np.asarray(np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
         refuse_rows(~finite, argument, "features must be finite")
         return numbers
+
+    def _transform(self, raw: Any, argument: str) -> Any:
+        """Apply the transformer; whatever it says of the rows it says to nobody, as they may be private."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                transformed = self.preprocess.transform(raw)
+            except Exception as error:  # a transformer may raise anything, with cells of the rows in its message
+                reason = f"{type(error).__name__}; its message is withheld, as it may quote a row"
+                raise DpvalueError(f"{argument}: preprocess cannot transform them ({reason})") from None
+        if row_count(transformed, argument) != row_count(raw, argument):
+            raise DpvalueError(f"{argument}: preprocess must return one row per row, but dropped or added some")
+        return transformed
 
     def labels(self, raw: Any, argument: str) -> Array:
         """Return raw labels as class numbers, or as real numbers for regression."""
@@ -85,13 +101,7 @@ def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images:
         images: whether rows of shape (height, width) are images that get a channel.
     """
     y = as_labels(labels, "utility labels")
-    fitted = None
-    if preprocess is not None:
-        if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
-            raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
-        from sklearn.base import clone
-
-        fitted = clone(preprocess).fit(features)
+    fitted = None if preprocess is None else _fit_row_wise(preprocess, features)
     numbers = as_numbers(features if fitted is None else fitted.transform(features), "utility features")
     if numbers.ndim < 2:
         raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
@@ -107,6 +117,43 @@ def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images:
     return Encoding(task, classes, shape, column_names(features), fitted is not None, fitted)
 
 
+def _fit_row_wise(preprocess: Any, features: Any) -> Any:
+    """Return a clone of the transformer, fitted to the public features; refuse one that mixes rows.
+
+    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows.
+    """
+    if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
+        raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
+    from sklearn.base import clone
+
+    fitted = clone(preprocess).fit(features)
+    some = np.linspace(0, row_count(features, "utility features") - 1, 8).astype(int)
+    together = as_numbers(fitted.transform(_take(features, some)), "utility features")
+    alone = [as_numbers(fitted.transform(_take(features, [row])), "utility features") for row in some]
+    same_shape = all(one.shape == together[:1].shape for one in alone) and len(together) == len(some)
+    if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
+        raise DpvalueError(
+            "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "
+            "so one party's data would move other parties' releases"
+        )
+    return fitted
+
+
+def _take(raw: Any, rows: Any) -> Any:
+    return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
+
+
+def row_count(data: Any, argument: str) -> int:
+    """Return the number of rows of an array, tensor, frame, sparse matrix or list."""
+    shape = getattr(data, "shape", None)
+    if shape is not None and len(shape):
+        return int(shape[0])
+    try:
+        return len(data)
+    except TypeError:
+        raise DpvalueError(f"{argument} must have rows, got {type(data).__name__}") from None
+
+
 def column_names(raw: Any) -> tuple[str, ...] | None:
     """Return the column names of a frame, None for anything else."""
     return tuple(map(str, raw.columns)) if hasattr(raw, "columns") else None
@@ -116,6 +163,8 @@ def as_numbers(raw: Any, argument: str) -> Array:
     """Return `raw` as an array of float64; text and objects are refused."""
     if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
         raw = raw.toarray()
+    if isinstance(raw, Tensor):
+        raw = raw.detach().cpu().to(torch.float64)
     try:
         return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
@@ -124,7 +173,10 @@ def as_numbers(raw: Any, argument: str) -> Array:
 
 def as_labels(raw: Any, argument: str) -> Array:
     """Return labels as a flat array."""
-    y = np.asarray(raw)
+    try:
+        y = np.asarray(raw.detach().cpu() if isinstance(raw, Tensor) else raw)
+    except ValueError:
+        raise DpvalueError(f"{argument} must be one label per row, got a ragged list") from None
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:

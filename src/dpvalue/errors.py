@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from numbers import Integral, Real
 
 
 class DpvalueError(ValueError):
@@ -19,16 +20,16 @@ def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
 
 def require_number(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise unless `value` is a finite number for which `ok` holds; `allowed` completes "must be ..."."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or not ok:
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not ok:
         raise DpvalueError(f"{name} must be {allowed}, got {value!r}")
 
 
 def require_positive(name: str, value: float) -> None:
     """Raise unless `value` is a positive, finite number."""
-    require_number(name, value, "positive", isinstance(value, int | float) and value > 0)
+    require_number(name, value, "positive", isinstance(value, Real) and value > 0)
 
 
 def require_count(name: str, value: int, least: int = 1) -> None:
     """Raise unless `value` is a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise DpvalueError(f"{name} must be a whole number of at least {least}, got {value!r}")

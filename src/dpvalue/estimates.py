@@ -7,6 +7,7 @@ psi_j = (1/k) sum_t p(r_t) m_t (paper, eq:semivalue_estimator). A semivalue whos
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from math import isqrt
 
@@ -41,9 +42,10 @@ class _Moments:
 
     def add(self, samples: Floats, used: NDArray[np.bool_] | bool = True) -> None:
         self.count += used
-        shift = np.where(used, samples - self.mean, 0.0)
-        self.mean += shift / np.maximum(self.count, 1)
-        self.squares += np.where(used, shift * (samples - self.mean), 0.0)
+        with np.errstate(invalid="ignore", over="ignore"):  # an infinite utility shows in the values
+            shift = np.where(used, samples - self.mean, 0.0)
+            self.mean += shift / np.maximum(self.count, 1)
+            self.squares += np.where(used, shift * (samples - self.mean), 0.0)
 
     def variance_of_mean(self) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -57,7 +59,8 @@ class Estimator:
         semivalue: which position weights to use.
         n: number of parties.
         correlated: how many permutations will come, if their marginals share noise (`running-mean` and its kin): the
-            errors are then taken from batch means, of about sqrt(k) batches. None: the permutations are independent.
+            errors are then taken from batch means, of about sqrt(k) batches (NaN for a semivalue of one position, which
+            sees a party too rarely for that). None: the permutations are independent.
     """
 
     def __init__(self, semivalue: Semivalue, n: int, correlated: int | None = None) -> None:
@@ -95,7 +98,7 @@ class Estimator:
     def estimate(self) -> Estimate:
         """The estimate so far."""
         naive = self._samples.variance_of_mean()
-        variance = naive if self._total is None or self._single else self._batches.variance_of_mean()
+        variance = naive if self._total is None else self._batches.variance_of_mean()
         counts = self._weighted_counts
         return Estimate(
             values=np.where(counts > 0, self._samples.mean, np.nan),
@@ -103,6 +106,19 @@ class Estimator:
             counts=counts.copy(),
             sample_variances=naive,
         )
+
+
+def warn_if_not_finite(estimates: dict[str, Estimate]) -> None:
+    """Warn when a value that was estimated is not a finite number: the walk has left the range of the utility."""
+    for name, estimate in estimates.items():
+        bad = int((~np.isfinite(estimate.values) & (estimate.counts > 0)).sum())
+        if bad:
+            warnings.warn(
+                f"{bad} of {len(estimate.values)} values of {name!r} are not finite, as the utility overflowed: "
+                "scale the features, or give a smaller learning_rate",
+                UserWarning,
+                stacklevel=3,
+            )
 
 
 def exact_estimate(values: Floats, evaluations: int) -> Estimate:

@@ -144,7 +144,7 @@ def _write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> No
     from safetensors.torch import save
 
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(header, sort_keys=True)
+    text = json.dumps(header, sort_keys=True, default=lambda number: number.item())  # NumPy's numbers
     metadata = {"dpvalue_format": str(FORMAT_VERSION), "header": text, "digest": _digest(text, tensors)}
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -7,6 +7,7 @@ each party's weighted loss, and the gradient of each single record. `Linear` has
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from math import prod
@@ -217,7 +218,7 @@ class Network:
     def _build(self, seed: int, index: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, Purpose.INITIAL_MODEL, index).integers(2**62)))
-            module = self._factory()
+            module = copy.deepcopy(self._factory())  # a factory may hand out the caller's own module
         if not isinstance(module, nn.Module):
             raise DpvalueError(f"model must be a callable that returns a torch nn.Module, got {type(module).__name__}")
         for name, layer in module.named_modules():
@@ -342,6 +343,8 @@ def task_of(model: str | ModelFactory, metric: object, float_labels: bool) -> st
     if isinstance(model, str):
         require_choice("model", model, KINDS)
         return REGRESSION if model == "linear" else CLASSIFICATION
+    if isinstance(model, nn.Module):
+        raise DpvalueError("model must be a callable that returns an nn.Module, got a module: pass lambda: module")
     if not callable(model):
         raise DpvalueError(
             f"model must be one of {', '.join(KINDS)}, or a callable returning an nn.Module; got {model!r}"
@@ -369,4 +372,11 @@ def build_model(
     if found != outputs:
         needed = f"{outputs} (the classes of the public set)" if task == CLASSIFICATION else "1"
         raise DpvalueError(f"model must have {needed} outputs, got {found}")
+    try:
+        labels = torch.zeros(2, 1, dtype=torch.int64 if task == CLASSIFICATION else dtype, device=device)
+        theta = network.initial(0).expand(2, -1)
+        network.gradients(theta, example.expand(2, 1, *example.shape), labels, torch.ones(2, 1).to(theta))
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        raise DpvalueError(f"model cannot be differentiated for several parties at once: {first}") from error
     return network

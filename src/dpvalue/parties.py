@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpvalue.encoding import Array, Encoding, as_labels
+from dpvalue.encoding import Array, Encoding, as_labels, refuse_rows, row_count
 from dpvalue.errors import DpvalueError
 
 
@@ -32,7 +32,7 @@ class Parties:
     groups: Any = None
 
     def __post_init__(self) -> None:
-        rows = _length(self.X, "parties' features")
+        rows = row_count(self.X, "parties' features")
         labels = as_labels(self.y, "parties' labels")
         if len(labels) != rows:
             raise DpvalueError(f"parties' labels must be one per row of features ({rows}), got {len(labels)}")
@@ -40,6 +40,8 @@ class Parties:
             groups = as_labels(self.groups, "groups")
             if len(groups) != rows:
                 raise DpvalueError(f"groups must be one label per row ({rows}), got {len(groups)}")
+            missing = np.array([label is None or label != label for label in groups.tolist()])
+            refuse_rows(missing, "groups", "no label may be missing")
         if self.n < 2:
             raise DpvalueError(f"parties must number at least 2, got {self.n}")
 
@@ -47,9 +49,12 @@ class Parties:
     def _members(self) -> tuple[tuple[str | int, ...], NDArray[np.int64]]:
         """The names of the parties, and the party of each row."""
         if self.groups is None:
-            rows = _length(self.X, "parties' features")
+            rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
-        labels, party = np.unique(as_labels(self.groups, "groups"), return_inverse=True)
+        try:
+            labels, party = np.unique(as_labels(self.groups, "groups"), return_inverse=True)
+        except TypeError:
+            raise DpvalueError("groups must be labels of one type, got a mixture") from None
         names = tuple(int(label) if isinstance(label, int | np.integer) else str(label) for label in labels)
         return names, party
 
@@ -135,16 +140,16 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None) -> Part
 
 
 def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
-    """Return X and y of (X, y), of a DataFrame with `target`, or of a torch Dataset."""
+    """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
     if hasattr(data, "columns"):
         if target is None:
             raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
         y, X = take_column(data, target, "target")
         return X, y
-    if target is not None:
-        raise DpvalueError(f"target={target!r} names a column, but {argument} is not a DataFrame")
     if isinstance(data, torch.utils.data.Dataset):
-        items = [data[i] for i in range(_length(data, argument))]
+        items = [data[i] for i in range(row_count(data, argument))]
+        if any(len(item) != 2 for item in items):
+            raise DpvalueError(f"{argument} must be a Dataset of pairs (x, y)")
         return np.stack([np.asarray(x) for x, _ in items]), np.array([np.asarray(y).item() for _, y in items])
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
@@ -158,10 +163,3 @@ def take_column(frame: Any, column: str, argument: str) -> tuple[Any, Any]:
     if column not in frame.columns:
         raise DpvalueError(f"{argument} must be one of the columns {list(frame.columns)}, got {column!r}")
     return frame[column], frame.drop(columns=[column])
-
-
-def _length(data: Any, argument: str) -> int:
-    try:
-        return len(data)
-    except TypeError:
-        raise DpvalueError(f"{argument} must have a length, got {type(data).__name__}") from None

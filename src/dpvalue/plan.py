@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from dpvalue.errors import require_count
+from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import Privacy
 from dpvalue.schedule import Schedule, as_schedule
@@ -84,6 +84,8 @@ def plan(
     0.782
     """
     require_count("parties", parties, least=2)
+    if not isinstance(privacy, Privacy):
+        raise DpvalueError(f"privacy must be a Privacy, got {privacy!r}: without one there is nothing to plan")
     if parameters is not None:
         require_count("parameters", parameters)
     chosen = as_schedule(schedule, private=True)

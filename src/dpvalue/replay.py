@@ -49,8 +49,9 @@ def replay(
     n = len(table)
     if n <= MOST_PLAYERS_ENUMERATED and 2**n <= most * n:
         return Replay(_enumerated(walker, evaluate, table, semivalues), 0, True)
-    estimates = {one.name: _leave_one_out(walker, evaluate, table) for one in semivalues if one.name == "loo"}
-    sampled = [one for one in semivalues if one.name != "loo"]
+    leave_one_out = [one for one in semivalues if not one.position_weights(n)[:-1].any()]
+    estimates = {one.name: _leave_one_out(walker, evaluate, table) for one in leave_one_out}
+    sampled = [one for one in semivalues if one not in leave_one_out]
     estimators = {one.name: Estimator(one, n) for one in sampled}
     walks, converged = 0, not sampled
     while walks < most and not converged:

@@ -109,14 +109,21 @@ class Result:
                     found[name].append(estimate.values)
         return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
 
-    def frame(self) -> pandas.DataFrame:
-        """Return a DataFrame: party, each semivalue with its standard error, and the rank by the first (1 is best)."""
+    def frame(self, noise: bool = False) -> pandas.DataFrame:
+        """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).
+
+        `<semivalue>_mc_error` is the Monte Carlo error of the permutations; with `noise`, `<semivalue>_noise` is the
+        usually far larger standard deviation due to the DP noise (see `noise_std`, which takes a while).
+        """
         import pandas as pd
 
+        spread = self.noise_std() if noise else {}
         columns: dict[str, Any] = {"party": list(self.table.names)}
         for name, estimate in self.estimates.items():
             columns[name] = estimate.values
-            columns[f"{name}_error"] = estimate.std_errors
+            columns[f"{name}_mc_error"] = estimate.std_errors
+            if noise:
+                columns[f"{name}_noise"] = spread[name]
         frame = pd.DataFrame(columns)
         frame["rank"] = frame[self.semivalues[0].name].rank(ascending=False, method="first").astype("Int64")
         return frame

@@ -26,6 +26,7 @@ from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Report
 from dpvalue.semivalues import Floats, Semivalue
 from dpvalue.settings import Settings
+from dpvalue.streams import replay_seed
 from dpvalue.table import Table
 from dpvalue.tuning import PublicTuner
 from dpvalue.utility import Utility
@@ -59,7 +60,8 @@ class Run:
             for estimator in estimators.values():
                 estimator.add(orders, marginals)
 
-        noise = noise_source(settings.noise, settings.seed)
+        # Without privacy nothing is drawn: such a run does not need the package behind "secure".
+        noise = noise_source(settings.noise if settings.privacy else "fast", settings.seed)
         if schedule.in_rounds:
             rounds, probes = schedule.shape(settings.permutations)
             releases = RoundReleases(self.walker, self.contributions, noise, settings.seed, rounds, probes)
@@ -94,7 +96,7 @@ class Run:
             encoding=self.encoding,
             schedule=self.settings.schedule,
             permutations=self.settings.permutations,
-            seed=self.settings.seed,
+            seed=replay_seed(self.settings.seed),
         )
 
 

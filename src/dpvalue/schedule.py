@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 
 import numpy as np
 
@@ -58,7 +59,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         require_choice("schedule", self.kind, PAPER_KINDS + ROUND_KINDS)
-        number = isinstance(self.burn_in, int | float)
+        number = isinstance(self.burn_in, Real)
         require_number("burn_in", self.burn_in, "at least 0 and below 1", number and 0 <= self.burn_in < 1)
         require_positive("tolerance", self.tolerance)
         require_count("block", self.block)
@@ -68,7 +69,8 @@ class Schedule:
                 require_count(name, given)
                 self._require(self.in_rounds, name, given, ROUND_KINDS)
         self._require(self.kind != "replay" or not self.burn_in, "burn_in", self.burn_in, (*PAPER_KINDS, "lagged"))
-        self._require(not self.in_rounds or self.block == 1, "block", self.block, PAPER_KINDS)
+        self._require(self.kind == "replay" or self.tolerance == 0.1, "tolerance", self.tolerance, ("replay",))
+        self._require(self.kind in PAPER_KINDS[1:] or self.block == 1, "block", self.block, PAPER_KINDS[1:])
         self._require(not self.in_rounds or not self.fresh_start, "fresh_start", self.fresh_start, PAPER_KINDS)
 
     def _require(self, ok: bool, name: str, value: object, kinds: tuple[str, ...]) -> None:
@@ -191,10 +193,12 @@ class Schedule:
         if self.kind == "replay":
             text += f", {self.shape(1)[0]} rounds of {self.shape(1)[1]} probes"
         elif self.kind == "lagged":
-            text += f", rounds of {self.probes or DEFAULT_LAGGED_PROBES} probes"
+            probes = self.probes or (None if self.rounds else DEFAULT_LAGGED_PROBES)
+            text += f", {self.rounds} rounds" if self.rounds else ""
+            text += f", {probes} probes a round" if probes else ""
         if self.burn_in:
             text += f", burn-in {self.burn_in:g}"
-        if self.block > 1 and self.kind != "independent":
+        if self.block > 1:
             text += f", in blocks of {self.block}"
         if self.fresh_start:
             text += ", fresh start"

@@ -63,6 +63,7 @@ def semivalue(name: str | Semivalue) -> Semivalue:
     'beta(4,1)'
     """
     if isinstance(name, Semivalue):
+        _refuse_taken_name(name)
         return name
     text = name.replace(" ", "").lower() if isinstance(name, str) else ""
     if text == "shapley":
@@ -78,8 +79,24 @@ def semivalue(name: str | Semivalue) -> Semivalue:
         except ValueError:
             a = b = 0.0
         if 0 < a < float("inf") and 0 < b < float("inf"):
-            return Semivalue(f"beta({a:g},{b:g})", lambda n: _beta(n, a, b))
+            return Semivalue(f"beta({_number(a)},{_number(b)})", lambda n: _beta(n, a, b))
     raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
+
+
+def _refuse_taken_name(given: Semivalue) -> None:
+    """Raise if a custom semivalue goes by a name that means something else, in a frame or in a saved file."""
+    try:
+        known = semivalue(given.name)
+    except DpvalueError:
+        if given.name in ("party", "rank"):
+            raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames") from None
+        return
+    if not np.allclose(known.position_weights(7), given.position_weights(7)):
+        raise DpvalueError(f"a custom semivalue must not be called {given.name!r}, which means other weights")
+
+
+def _number(x: float) -> str:
+    return str(int(x)) if x.is_integer() else repr(x)
 
 
 def semivalues(names: str | Semivalue | Iterable[str | Semivalue]) -> tuple[Semivalue, ...]:

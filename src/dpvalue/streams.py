@@ -5,6 +5,7 @@ No stream depends on how the work is cut into blocks or threads, so neither do t
 
 from __future__ import annotations
 
+import hashlib
 from enum import IntEnum
 
 import numpy as np
@@ -32,6 +33,14 @@ def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
 def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) -> NDArray[np.int64]:
     """Return the permutations `first`, ..., `first + count - 1` of n parties, one a row."""
     return np.stack([stream(seed, purpose, index).permutation(n) for index in range(first, first + count)])
+
+
+def replay_seed(seed: int) -> int:
+    """Return the seed of the replayed permutations: derived one way, so that a saved table does not hold `seed`.
+
+    With noise="fast" the seed of a run is the seed of its noise, which no file may hold.
+    """
+    return int.from_bytes(hashlib.sha256(f"dpvalue replay {seed}".encode()).digest()[:6], "big")
 
 
 def require_seed(seed: int) -> None:

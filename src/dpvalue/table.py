@@ -15,6 +15,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
+from dpvalue.estimates import warn_if_not_finite
 from dpvalue.models import ModelFactory, build_model
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Report, reporting
@@ -47,7 +48,7 @@ class Table:
         encoding: how features and labels become numbers.
         schedule: how the releases were made.
         permutations: as asked for.
-        seed: of the public randomness.
+        seed: of the replayed permutations; derived from the run's, which is not kept.
     """
 
     rows: Tensor
@@ -108,10 +109,13 @@ class Table:
             public = public_utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
             evaluate = Evaluator(public, walker.model, engine)
             found = replay(walker, evaluate, rows, kinds, permutations, tolerance, seed, report)
+        warn_if_not_finite(found.estimates)
         return Result(self, kinds, found.estimates, found.walks, found.converged, public_utility, engine)
 
     def walker(self, engine: Local) -> Walker:
         """Return the public side of a walk from this table's initial model."""
+        if self.schedule.fresh_start:
+            raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
         if self.model is None:
             raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
         like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
@@ -130,6 +134,8 @@ class Table:
 
     def __repr__(self) -> str:
         noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"
+        if self.guarantee.simulation:
+            noise += " (simulation: whoever knows the seed can remove it)"
         return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise})"
 
 

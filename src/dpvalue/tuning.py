@@ -79,7 +79,7 @@ class PublicTuner:
                 final = self._pass_with_a_table(contributions, releases, generator)
             other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric="loss", l2=0.0)
             score = Evaluator(other, self.model, self.engine)(final).cpu().numpy()
-            scores += np.nan_to_num(score, nan=-np.inf, neginf=-np.inf)
+            scores += np.where(np.isfinite(score), score, -np.inf)
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PartyRows, mechanism: Mechanism) -> Contributions:
@@ -107,7 +107,7 @@ class PublicTuner:
         std = float(self._release_std(contributions.mechanism))
         for _ in range(min(len(self.sizes), _MOST_STEPS)):
             party = torch.full((len(RATES),), int(generator.integers(contributions.n)), device=theta.device)
-            step = contributions.at(theta, party)
+            step = contributions.at(theta, party).to(theta.dtype)
             if std:
                 step = step + std * self._noise(generator, 1)
             theta = theta - rates * step
@@ -124,7 +124,7 @@ class PublicTuner:
         parties = torch.arange(contributions.n, device=self.initial.device)
         std = float(self._release_std(contributions.mechanism)) / releases**0.5
         noise = self._noise(generator, 1) * (std * n**0.5)
-        first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0)
+        first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
         mean = first.expand(len(RATES), -1)
         if releases > 1:
             some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpvalue.encoding import Encoding, as_labels
-from dpvalue.errors import DpvalueError, require_choice, require_number
+from dpvalue.encoding import Encoding, as_labels, row_count
+from dpvalue.errors import DpvalueError, require_number
 from dpvalue.models import CLASSIFICATION, REGRESSION
 from dpvalue.parties import features_and_labels
 
@@ -38,14 +39,15 @@ class Utility:
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        if not callable(self.metric):
-            require_choice("metric", self.metric, (*METRICS, "a callable"))
-        require_number("l2", self.l2, "at least 0", isinstance(self.l2, int | float) and self.l2 >= 0)
+        if not callable(self.metric) and self.metric not in METRICS:
+            raise DpvalueError(f"metric must be one of {', '.join(METRICS)}, or a callable; got {self.metric!r}")
+        require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
             raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
         labels = as_labels(self.y, "utility labels")
-        if len(labels) != len(self.X):
-            raise DpvalueError(f"utility labels must be one per row of features ({len(self.X)}), got {len(labels)}")
+        rows = row_count(self.X, "utility features")
+        if len(labels) != rows:
+            raise DpvalueError(f"utility labels must be one per row of features ({rows}), got {len(labels)}")
         if len(labels) < 2:
             raise DpvalueError(f"utility must have at least 2 rows, got {len(labels)}")
 
@@ -74,8 +76,13 @@ class PublicSet:
     l2: float
 
 
-def as_utility(data: Any, target: str | None = None) -> Utility:
-    """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset."""
+def as_utility(data: Any, target: str | None = None, groups: Any = None) -> Utility:
+    """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset.
+
+    A column that names groups of parties is no feature: it is left out of a DataFrame.
+    """
     if isinstance(data, Utility):
         return data
+    if isinstance(groups, str) and groups in getattr(data, "columns", ()):
+        data = data.drop(columns=[groups])
     return Utility(*features_and_labels(data, target, "utility"))

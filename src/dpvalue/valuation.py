@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.estimates import warn_if_not_finite
 from dpvalue.models import ModelFactory
-from dpvalue.parties import as_parties
+from dpvalue.parties import Parties, as_parties
 from dpvalue.privacy.budget import Privacy
 from dpvalue.progress import Report, reporting
 from dpvalue.result import Result
@@ -15,7 +17,7 @@ from dpvalue.schedule import Schedule, as_schedule
 from dpvalue.semivalues import Semivalue, semivalues
 from dpvalue.settings import Settings
 from dpvalue.table import Table
-from dpvalue.utility import as_utility
+from dpvalue.utility import Utility, as_utility
 
 
 def value(
@@ -56,7 +58,8 @@ def value(
         clip_rule: "flat", one norm over all parameters.
         learning_rate: alpha; "auto" tunes it on the public set.
         noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
-        preprocess: a scikit-learn transformer; a clone is fitted to the public features and applied to all.
+        preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
+            applied to all rows.
         target: the label column of DataFrames.
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
         engine: where to compute.
@@ -77,9 +80,9 @@ def value(
         engine=engine,
         seed=seed,
     )
-    public = as_utility(utility, target)
+    private, public = _data(parties, utility, target, groups)
     with engine.threading(), reporting(progress) as report:
-        run = prepare(as_parties(parties, target, groups), public, settings)
+        run = prepare(private, public, settings)
         if settings.schedule.kind == "replay":
             table, _ = run.release(report)
             tolerance = settings.schedule.tolerance
@@ -87,6 +90,7 @@ def value(
                 public, semivalues=kinds, permutations=permutations, tolerance=tolerance, engine=engine, progress=report
             )
         table, estimates = run.release(report, kinds)
+    warn_if_not_finite(estimates)
     valued = permutations - settings.schedule.first_valued(permutations)
     return Result(table, kinds, estimates, valued, None, public, engine)
 
@@ -128,9 +132,15 @@ def release(
         engine=engine,
         seed=seed,
     )
+    private, public = _data(parties, utility, target, groups)
     with engine.threading(), reporting(progress) as report:
-        run = prepare(as_parties(parties, target, groups), as_utility(utility, target), settings)
-        return run.release(report)[0]
+        return prepare(private, public, settings).release(report)[0]
+
+
+def _data(parties: Any, utility: Any, target: str | None, groups: Any) -> tuple[Parties, Utility]:
+    if target is not None and not any(hasattr(data, "columns") for data in (parties, utility)):
+        raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
+    return as_parties(parties, target, groups), as_utility(utility, target, groups)
 
 
 _semivalues = semivalues  # the argument of value shadows the function

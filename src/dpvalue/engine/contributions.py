@@ -37,13 +37,18 @@ class Contributions:
         """Return the clipped gradients (b, d) of parties with these rows, party i at the model theta[i].
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
-        gradients, divided by its public number of records.
+        gradients, divided by its public number of records; in float64, as one record's share of a float32 sum would
+        drown in its rounding. What is released is rounded after the noise.
         """
         x, y, weights = rows
         if not self.mechanism.per_record:
             return self.mechanism.clipped(self._model.gradients(theta, x, y, weights))
         records = self.mechanism.clipped(self._model.record_gradients(theta, x, y))
-        return (records * weights.unsqueeze(-1)).sum(1)
+        return (records * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
+
+    def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
+        """Turn standard normal rows (..., d) into the noise of releases of the parties who (...), in place."""
+        return drawn.mul_(self.release_std.to(drawn)[who].unsqueeze(-1))
 
     def at(self, theta: Tensor, who: Tensor) -> Tensor:
         """Return the clipped gradients (b, d) of the parties who (b,), in batches that fit."""

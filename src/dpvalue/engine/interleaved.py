@@ -116,8 +116,7 @@ class InterleavedReleases:
         positions, walks = who.shape
         if not streams:
             return torch.zeros(positions, walks, len(self.walker.initial)).to(self.walker.initial)
-        drawn = torch.stack([one.rows(positions) for one in streams], dim=1)
-        return drawn.mul_(self.contributions.release_std.to(drawn)[who].unsqueeze(-1))
+        return self.contributions.noise(torch.stack([one.rows(positions) for one in streams], dim=1), who)
 
 
 class _History:

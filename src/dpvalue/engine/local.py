@@ -23,6 +23,8 @@ class Local:
         threads: CPU threads for tensor operations while a run lasts; tiny operations crawl with several threads on a
             shared machine.
         memory: bytes that one batch of models may take; smaller batches give the same values.
+
+    On a CPU the same settings give the same bits; on a GPU, sums of releases may differ in their last bits.
     """
 
     device: str = "auto"

@@ -49,7 +49,10 @@ class RoundReleases:
                 if before_round is not None:
                     before_round(number, table, orders)
                 gradients = self._along_walks(table, orders)
-            total += gradients + self._noise(number, n)
+            if self.contributions.mechanism.noise_multiplier:
+                drawn = self.noise.stream(number, self.walker.initial).rows(n)
+                gradients = gradients + self.contributions.noise(drawn, torch.arange(n, device=drawn.device))
+            total += gradients
             report("releasing", number + 1, self.rounds)
         return total / self.rounds
 
@@ -58,15 +61,12 @@ class RoundReleases:
         return self.contributions.at(theta, torch.arange(n, device=theta.device))
 
     def _along_walks(self, table: Tensor, orders: Ints) -> Tensor:
-        """Each party's clipped gradient at the model before it, averaged over the probes."""
-        total = torch.zeros_like(table)
+        """Each party's clipped gradient at the model before it, averaged over the probes in float64.
+
+        A float32 sum of many probes could be longer than the clipping norm.
+        """
+        total = torch.zeros_like(table, dtype=torch.float64)
         for walks, positions, before, _ in self.walker.prefixes(table, orders):
             who = torch.from_numpy(orders[walks, positions]).flatten().to(table.device)
-            total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who))
+            total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who).to(torch.float64))
         return total / len(orders)
-
-    def _noise(self, number: int, n: int) -> Tensor | float:
-        if not self.contributions.mechanism.noise_multiplier:
-            return 0.0
-        std = self.contributions.release_std.to(self.walker.initial)
-        return self.noise.stream(number, self.walker.initial).rows(n) * std[:, None]

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from math import exp, expm1, log, sqrt
+from numbers import Real
 
 import torch
 
@@ -101,7 +102,7 @@ def poisson_noise_multiplier(epsilon: float, delta: float, releases: int, partie
         bracket = dp_accounting.ExplicitBracketInterval(guess / spread, guess * spread)
         try:
             found = dp_accounting.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=1e-3 * guess)
-        except dp_accounting.NoBracketIntervalFoundError:
+        except ValueError:  # the bracket misses the root: try a wider one
             continue
         return float(found)
     raise DpvalueError(f"no noise multiplier found for accounting='poisson' with epsilon = {epsilon}, delta = {delta}")
@@ -123,7 +124,7 @@ def _bisect(holds: Callable[[float], bool], good: float, bad: float) -> float:
 
 
 def _require_delta(delta: float) -> None:
-    require_number("delta", delta, "between 0 and 1, ends excluded", isinstance(delta, int | float) and 0 < delta < 1)
+    require_number("delta", delta, "between 0 and 1, ends excluded", isinstance(delta, Real) and 0 < delta < 1)
 
 
 def _require_budget(epsilon: float, delta: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from math import sqrt
+from numbers import Real
 
 from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
 from dpvalue.privacy import accounting
@@ -40,7 +41,7 @@ class Privacy:
 
     def __post_init__(self) -> None:
         require_positive("epsilon", self.epsilon)
-        number = isinstance(self.delta, int | float)
+        number = isinstance(self.delta, Real)
         require_number("delta", self.delta, "between 0 and 1, ends excluded", number and 0 < self.delta < 1)
         require_choice("unit", self.unit, UNITS)
         require_choice("neighbours", self.neighbours, NEIGHBOURS)

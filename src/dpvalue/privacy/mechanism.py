@@ -18,9 +18,9 @@ import torch
 
 from dpvalue.privacy.budget import Privacy
 
-# Scaling to a norm of exactly C could exceed C by rounding. This much room keeps a clipped vector below, and the mean
-# of up to 1,000 of them (probes, records) too, whose sum rounds once per term: 1,000 x 2^-24 < 2^-14.
-_ROOM = {torch.float32: 2.0**-14, torch.float64: 2.0**-40}
+# Scaling to a norm of exactly C could exceed C by rounding. This much room keeps a clipped vector, and any mean of
+# clipped vectors that is added up in float64, below.
+_ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
 _LEAST_SCALE = 1e-30
 
 
