@@ -36,7 +36,7 @@ def oracle_of(
 
     def noise(t: int) -> Callable[[], NDArray[Any]]:
         stream = FastNoise(SEED).stream(t, torch.zeros(d, dtype=DTYPES[dtype]))
-        return lambda: stream.rows(1)[0].numpy()
+        return lambda: stream.fill(torch.empty(1, d, dtype=DTYPES[dtype]))[0].numpy()
 
     return Oracle(
         module=module.double(),

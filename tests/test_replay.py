@@ -143,7 +143,7 @@ def test_lagged_walks_with_the_mean_of_earlier_rounds() -> None:
                     v = utility_of(found.table.__class__(**{**vars(found.table), "rows": table}), test)
                     marginals[j].append(v((*members, j)) - v(members))
                 members = (*members, j)
-        releases.append(total + std * FastNoise(seed).stream(number, zero).rows(n))
+        releases.append(total + std * FastNoise(seed).stream(number, zero).fill(torch.empty_like(total)))
     torch.testing.assert_close(found.table.rows, torch.stack(releases).mean(0), rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.values["shapley"], [np.mean(m) for m in marginals], atol=1e-10)
     assert found.walks == (rounds - 1) * probes

@@ -71,7 +71,7 @@ class Model(Protocol):
         ...
 
     def numbers_per_row(self) -> int:
-        """Return about how many numbers one row needs while it passes through the model."""
+        """Return about how many numbers one row makes on its way through one model."""
         ...
 
     def digest(self) -> str:
@@ -137,23 +137,25 @@ class Linear:
 
         return squared_error if self.task == REGRESSION else cross_entropy
 
-    def _residuals(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """The derivative of the row losses by the outputs: (b, r, o)."""
-        outputs = torch.bmm(x, self._matrix(theta).transpose(1, 2))
+    def residuals(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the derivative of the row losses by the outputs (..., o)."""
         if self.task == REGRESSION:
             return (outputs - y).mul_(2)
         return outputs.softmax(-1).sub_(y)
 
+    def _residuals_at(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.residuals(torch.bmm(x, self._matrix(theta).transpose(1, 2)), y)
+
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradients of the weighted losses in closed form."""
-        residuals = self._residuals(theta, x, y)
+        residuals = self._residuals_at(theta, x, y)
         if x.shape[1] == 1:  # one row of weight 1: an outer product, far cheaper than a product of thin matrices
             return (residuals.transpose(1, 2) * x).flatten(1)
         return ((residuals * weights.unsqueeze(-1)).transpose(1, 2) @ x).flatten(1)
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients of single rows in closed form."""
-        residuals = self._residuals(theta, x, y)
+        residuals = self._residuals_at(theta, x, y)
         return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)
 
     def module(self, theta: Tensor) -> nn.Module:
@@ -166,8 +168,8 @@ class Linear:
         return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
 
     def numbers_per_row(self) -> int:
-        """Return the inputs, outputs and their exponentials."""
-        return self.features + 3 * self.width
+        """Return the outputs."""
+        return self.width
 
     def digest(self) -> str:
         """Return a digest of kind and shape."""
@@ -248,7 +250,7 @@ class Network:
         finally:
             for hook in hooks:
                 hook.remove()
-        return example.numel() + written[0]
+        return written[0]
 
     def _flatten(self, module: nn.Module) -> Tensor:
         named = dict(module.named_parameters())
@@ -315,7 +317,7 @@ class Network:
         return module.requires_grad_(False)
 
     def numbers_per_row(self) -> int:
-        """Return the inputs and what the layers wrote for one row."""
+        """Return what the layers write for one row."""
         return self._numbers
 
     def digest(self) -> str:

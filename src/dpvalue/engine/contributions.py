@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dpvalue.engine.factored import FactoredRows
 from dpvalue.engine.local import Local
-from dpvalue.models import Model
+from dpvalue.models import Linear, Model
 from dpvalue.parties import PartyRows
 from dpvalue.privacy.mechanism import Mechanism
 
 
 class Contributions:
-    """The parties' rows behind the model and the mechanism."""
+    """The parties' rows behind the model and the mechanism; one contribution takes about `numbers` numbers to make."""
 
     def __init__(self, model: Model, rows: PartyRows, mechanism: Mechanism, engine: Local) -> None:
         self.mechanism = mechanism
@@ -21,12 +22,12 @@ class Contributions:
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
         self.release_std = mechanism.noise_std(rows.sizes.cpu())
         gradients = rows.width if mechanism.per_record else 1
-        self._batch = engine.batch(4 * gradients * model.size + 4 * rows.width * model.numbers_per_row())
-
-    @property
-    def numbers_per_party(self) -> int:
-        """Return how many numbers the rows of one (padded) party have."""
-        return self._rows.width * self._x[0].numel()
+        self.numbers = 4 * gradients * model.size + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
+        self._batch = engine.piece(self.numbers, least=64)
+        self._map = engine.map
+        self.factored: FactoredRows | None = None
+        if isinstance(model, Linear) and rows.width == 1:
+            self.factored = FactoredRows(model, rows, mechanism)
 
     def rows_of(self, who: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the padded rows (..., r), targets and weights of the parties `who` (...), for `clipped_gradients`."""
@@ -53,4 +54,4 @@ class Contributions:
     def at(self, theta: Tensor, who: Tensor) -> Tensor:
         """Return the clipped gradients (b, d) of the parties who (b,), in batches that fit."""
         pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
-        return torch.cat([self.clipped_gradients(some, self.rows_of(parties)) for some, parties in pairs])
+        return torch.cat(self._map(lambda pair: self.clipped_gradients(pair[0], self.rows_of(pair[1])), pairs))

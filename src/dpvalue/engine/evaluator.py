@@ -9,8 +9,6 @@ from dpvalue.engine.local import Local
 from dpvalue.models import Model
 from dpvalue.utility import PublicSet
 
-_CACHE_NUMBERS = 2**18  # on a CPU the outputs of a batch should stay in the cache between two passes over them
-
 
 class Evaluator:
     """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference."""
@@ -19,14 +17,12 @@ class Evaluator:
         self._model, self._metric, self._l2 = model, public.metric, public.l2
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
-        numbers = len(public.x) * model.numbers_per_row()
-        self.batch = engine.batch(4 * model.size + numbers)
-        if public.x.device.type == "cpu":
-            self.batch = min(self.batch, max(8, _CACHE_NUMBERS // numbers))
+        self._map = engine.map if not callable(public.metric) else lambda work, items: [work(item) for item in items]
+        self.batch = engine.piece(model.size + len(public.x) * model.numbers_per_row(), least=16)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""
-        return torch.cat([self._evaluate(some) for some in theta.split(self.batch)])
+        return torch.cat(self._map(self._evaluate, theta.split(self.batch)))
 
     def _evaluate(self, theta: Tensor) -> Tensor:
         if callable(self._metric):

@@ -4,8 +4,8 @@ The walks of a block advance together, each with its own model. A step reads the
 before the block (`previous`) and the own release; what a block releases becomes visible after it. Blocks of 1 are the
 exact schedule. For `independent` nothing is read from before, so any number of walks may advance together.
 
-Everything that does not depend on the models is done for many positions at once (a "stretch"): gathering rows and
-previous combinations, drawing noise, adding up releases. What is left of a step is the gradient and three small sums.
+Noise is drawn, and releases are added up, for as many positions at once as fit a cache. What is left of a step is the
+gradient and three small sums.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.factored import add_outer
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Ints
-from dpvalue.privacy.noise import NoiseSource, NoiseStream
+from dpvalue.privacy.noise import NoiseSource, NoiseStream, piece_rows
 from dpvalue.progress import Report
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
@@ -70,13 +71,10 @@ class InterleavedReleases:
     def _block_size(self, evaluate: Evaluator | None) -> int:
         if self.schedule.kind != "independent":
             return self.schedule.block
-        fits = self.walker.engine.batch(16 * self.walker.model.size + 8 * self.contributions.numbers_per_party)
+        engine, model = self.walker.engine, self.walker.model
+        drawn = 2 * model.size * piece_rows(model.size, self.walker.initial.device)
+        fits = engine.piece(drawn + self.contributions.numbers, least=16)
         return min(self.permutations, fits, evaluate.batch if evaluate is not None else fits)
-
-    def _stretch(self, walks: int) -> int:
-        """How many positions to prepare at once."""
-        numbers = 3 * self.walker.model.size + 2 * self.contributions.numbers_per_party
-        return min(self.contributions.n, max(1, self.walker.engine.batch(walks * numbers) // 4))
 
     def _initial_models(self, start: int, count: int) -> Tensor:
         if not self.schedule.fresh_start:
@@ -89,34 +87,61 @@ class InterleavedReleases:
         """Walk one block; return the marginals of its walks from `skip` on, if they are to be evaluated."""
         walks = len(orders)
         theta = self._initial_models(start, walks)
-        own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)[:, None]
+        own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
         noisy = self.contributions.mechanism.noise_multiplier > 0
         streams = [self.noise.stream(start + t, self.walker.initial) for t in range(walks)] if noisy else []
-        who = torch.from_numpy(orders.T.copy()).to(theta.device)
-        utilities = [] if evaluate is None else [evaluate(theta[skip:])]
-        for some in who.split(self._stretch(walks)):
-            releases = self._noise(streams, some)
-            x, y, weights = self.contributions.rows_of(some)
-            before = history.before(some)
-            for position in range(len(some)):
-                rows = (x[position], y[position], weights[position])
-                step = releases[position].add_(self.contributions.clipped_gradients(theta, rows))
-                if before is not None:
-                    step = torch.lerp(before[position], step, own)
-                theta.sub_(step, alpha=self.walker.learning_rate)
-                history.note(releases, position, step)
-                if evaluate is not None:
-                    utilities.append(evaluate(theta[skip:]))
-            history.add(some, releases)
+        pieces = torch.from_numpy(orders).to(theta.device).split(piece_rows(theta.shape[1], theta.device), dim=1)
+        drawn = self.walker.engine.ahead(lambda who: self._noise(streams, who), pieces)
+        advance = self._steps if self.contributions.factored is None else self._factored_steps
+        utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
+        for who, noise in zip(pieces, drawn, strict=True):
+            path = advance(theta, who, noise, history, own, evaluate is not None)
+            history.add(who, noise, own)
+            theta = path[:, -1]
+            if evaluate is not None:
+                models = path[skip:]
+                utilities.append(evaluate(models.flatten(0, 1)).view(models.shape[:2]))
         history.close_block(walks)
-        return None if evaluate is None else torch.stack(utilities, dim=1).diff(dim=1).cpu().numpy()
+        return None if evaluate is None else torch.cat(utilities, dim=1).diff(dim=1).cpu().numpy()
 
     def _noise(self, streams: list[NoiseStream], who: Tensor) -> Tensor:
-        """The noise of the releases of a stretch (positions, walks, d), drawn along each walk from its own stream."""
-        positions, walks = who.shape
+        """The noise of the releases at some positions (walks, positions, d), drawn along each walk from its stream."""
+        shape = (*who.shape, self.walker.model.size)
         if not streams:
-            return torch.zeros(positions, walks, len(self.walker.initial)).to(self.walker.initial)
-        return self.contributions.noise(torch.stack([one.rows(positions) for one in streams], dim=1), who)
+            return self.walker.initial.new_zeros(shape)
+        drawn = self.walker.initial.new_empty(shape)
+        for stream, walk in zip(streams, drawn, strict=True):
+            stream.fill(walk)
+        return self.contributions.noise(drawn, who)
+
+    def _steps(self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool) -> Tensor:
+        """Walk the positions of `who`; return the models (walks, positions, d) after each, or only after the last.
+
+        `noise` becomes the releases.
+        """
+        path = []
+        rows = zip(*(part.unbind(1) for part in self.contributions.rows_of(who)), strict=True)
+        for release, parties, row in zip(noise.unbind(1), who.unbind(1), rows, strict=True):
+            release += self.contributions.clipped_gradients(theta, row)
+            theta = theta - self.walker.learning_rate * history.combine(release, parties, own)
+            path.append(theta)
+        return torch.stack(path if whole else path[-1:], dim=1)
+
+    def _factored_steps(
+        self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
+    ) -> Tensor:
+        """The same where gradients are outer products."""
+        assert self.contributions.factored is not None
+        reach = own * -self.walker.learning_rate
+        moves = torch.mul(history.combine(noise, who, own), -self.walker.learning_rate, out=history.scratch(noise))
+        known = self.contributions.factored.prepare(who, moves, reach)
+        coefficients = self.contributions.factored.coefficients(theta, known)
+        add_outer(noise, coefficients, known.x)
+        if whole:
+            moved, steps = known.moved, add_outer(torch.zeros_like(noise), coefficients, known.x).cumsum_(1)
+        else:
+            moved, steps = known.moved[:, -1:], (coefficients.transpose(1, 2) @ known.x).flatten(1)[:, None]
+        return steps.mul_(reach[:, None, None]).add_(moved).add_(theta[:, None])
 
 
 class _History:
@@ -128,6 +153,7 @@ class _History:
         self._sum = torch.zeros(run.contributions.n, run.walker.model.size).to(run.walker.initial)
         self._squares = torch.zeros((), dtype=torch.float64, device=self._sum.device)
         self._before = 0
+        self._scratch: Tensor | None = None
         self.previous = torch.zeros_like(self._sum)
 
     def own_weights(self, start: int, walks: int) -> list[float]:
@@ -136,18 +162,24 @@ class _History:
         ratio = self.variance_ratio() if self._kind == "optimal" else 0.0
         return [schedule.own_weight(t, self._before, k, ratio) for t in range(start, start + walks)]
 
-    def before(self, who: Tensor) -> Tensor | None:
-        """Return what was released before the block, combined, for the parties `who` (...); None if it is not used."""
-        return None if self._before == 0 or self._kind == "independent" else self.previous[who]
+    def scratch(self, like: Tensor) -> Tensor:
+        """Return a tensor like this one to write to: fresh memory costs more than a pass over it."""
+        if self._scratch is None or self._scratch.shape != like.shape:
+            self._scratch = torch.empty_like(like)
+        return self._scratch
 
-    def note(self, releases: Tensor, position: int, combination: Tensor) -> None:
-        """Keep the combination in place of the release, where the schedule is recursive."""
-        if self._kind == "decaying":
-            releases[position] = combination
+    def combine(self, releases: Tensor, who: Tensor, own: Tensor) -> Tensor:
+        """Return the combinations of releases (walks, ..., d) with what the parties `who` released before the block."""
+        if self._before == 0 or self._kind == "independent":
+            return releases
+        before = self.scratch(releases)
+        torch.index_select(self.previous, 0, who.flatten(), out=before.view(-1, before.shape[-1]))
+        return before.lerp_(releases, own.view(-1, *[1] * (releases.dim() - 1)))
 
-    def add(self, who: Tensor, releases: Tensor) -> None:
-        """Add up the releases (or combinations) of a stretch."""
-        self._sum.index_add_(0, who.flatten(), releases.flatten(0, 1))
+    def add(self, who: Tensor, releases: Tensor, own: Tensor) -> None:
+        """Add up the releases (walks, positions, d) at some positions; for `decaying`, their combinations."""
+        kept = self.combine(releases, who, own) if self._kind == "decaying" else releases
+        self._sum.index_add_(0, who.flatten(), kept.flatten(0, 1))
         if self._kind == "optimal":
             self._squares += releases.square().sum(dtype=torch.float64)
 

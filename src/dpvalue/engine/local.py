@@ -2,40 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 import torch
 
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_CACHED_NUMBERS = 2**19
+_MOST_THREADS = 8
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
 class Local:
     """Runs on this machine.
 
+    On a CPU, batches of models go to a few threads of our own, and torch's own threads are switched off meanwhile:
+    those wait for each other inside every tiny operation, and crawl when the machine is shared.
+
     Args:
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64".
-        threads: CPU threads for tensor operations while a run lasts; tiny operations crawl with several threads on a
-            shared machine.
-        memory: bytes that one batch of models may take; smaller batches give the same values.
+        threads: CPU threads while a run lasts; None takes the cores of this process, at most 8.
+        memory: bytes that one batch of models may take; None takes 1/2 GiB, or half of what is free on a GPU. Smaller
+            batches give the same values.
 
     On a CPU the same settings give the same bits; on a GPU, sums of releases may differ in their last bits.
     """
 
     device: str = "auto"
     dtype: str = "float32"
-    threads: int = 1
-    memory: int = 2**29
+    threads: int | None = None
+    memory: int | None = None
 
     def __post_init__(self) -> None:
         require_choice("dtype", self.dtype, DTYPES)
-        require_count("threads", self.threads)
-        require_count("memory", self.memory)
+        for name in ("threads", "memory"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
         try:
             kind = torch.device("cpu" if self.device == "auto" else self.device).type
         except (RuntimeError, TypeError):
@@ -57,16 +69,63 @@ class Local:
         """The floating-point type to compute in."""
         return DTYPES[self.dtype]
 
+    @property
+    def workers(self) -> int:
+        """The threads that batches go to: 1 on a GPU, which is fast enough to keep one busy."""
+        if self.torch_device.type == "cuda":
+            return 1
+        return self.threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+
     def batch(self, numbers: int) -> int:
         """Return how many models fit a batch when each needs this many numbers."""
-        return max(1, self.memory // (numbers * self.torch_dtype.itemsize))
+        return max(1, self._memory() // (numbers * self.torch_dtype.itemsize))
+
+    def piece(self, numbers: int, least: int = 1) -> int:
+        """Return how many models to pass over several times in a row: on a CPU, as many as its cache holds."""
+        fits = self.batch(numbers)
+        return fits if self.torch_device.type == "cuda" else min(fits, max(least, _CACHED_NUMBERS // numbers))
+
+    def _memory(self) -> int:
+        if self.memory is not None:
+            return self.memory
+        if self.torch_device.type == "cuda":
+            return torch.cuda.mem_get_info(self.torch_device)[0] // 2
+        return 2**29 // self.workers
+
+    def map(self, work: Callable[[Item], Done], items: Iterable[Item]) -> list[Done]:
+        """Return work(item) of each item, in order; several at once on a CPU."""
+        todo = list(items)
+        if self.workers == 1 or len(todo) < 2:
+            return [work(item) for item in todo]
+        return list(_pool("batches", self.workers, os.getpid()).map(work, todo))
+
+    def ahead(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+        """Yield work(item) of each item, in order; on a CPU the next one is made while the last one is used."""
+        if self.workers == 1:
+            yield from map(work, items)
+            return
+        one_by_one = _pool("ahead", 1, os.getpid())
+        pending: Future[Done] | None = None
+        for item in items:
+            following = one_by_one.submit(work, item)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()
 
     @contextmanager
     def threading(self) -> Iterator[None]:
-        """Set the number of threads, and restore it after."""
+        """Switch torch's own threads off, and restore them after."""
         before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
+        torch.set_num_threads(1)
         try:
             yield
         finally:
             torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=8)
+def _pool(purpose: str, workers: int, process: int) -> ThreadPoolExecutor:
+    """Return a pool kept for a purpose; `process` makes a forked child build its own."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=f"dpvalue-{purpose}")

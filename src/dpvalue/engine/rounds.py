@@ -50,7 +50,7 @@ class RoundReleases:
                     before_round(number, table, orders)
                 gradients = self._along_walks(table, orders)
             if self.contributions.mechanism.noise_multiplier:
-                drawn = self.noise.stream(number, self.walker.initial).rows(n)
+                drawn = self.noise.stream(number, self.walker.initial).fill(torch.empty_like(total))
                 gradients = gradients + self.contributions.noise(drawn, torch.arange(n, device=drawn.device))
             total += gradients
             report("releasing", number + 1, self.rounds)

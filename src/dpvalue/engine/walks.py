@@ -30,7 +30,7 @@ class Walker:
         The models have the shape (walks, positions, d), as many in a piece as fit.
         """
         walks, n = permutations.shape
-        batch = self.engine.batch(8 * self.model.size)
+        batch = self.engine.piece(self.model.size, least=2048)
         together, step = max(1, batch // n), min(n, batch)
         for w in range(0, walks, together):
             orders = torch.from_numpy(permutations[w : w + together]).to(table.device)
@@ -53,8 +53,9 @@ class Walker:
 
     def coalition_utilities(self, evaluate: Evaluator, table: Tensor, coalitions: Tensor) -> Floats:
         """Return V of each coalition, a row of 0 and 1 (c, n)."""
+        batch = self.engine.batch(4 * self.model.size + coalitions.shape[1])
         parts = [
             evaluate(self.initial - self.learning_rate * (some.to(table.dtype) @ table))
-            for some in coalitions.split(evaluate.batch)
+            for some in coalitions.split(batch)
         ]
         return torch.cat(parts).cpu().numpy()

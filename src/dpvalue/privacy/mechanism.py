@@ -21,7 +21,6 @@ from dpvalue.privacy.budget import Privacy
 # Scaling to a norm of exactly C could exceed C by rounding. This much room keeps a clipped vector, and any mean of
 # clipped vectors that is added up in float64, below.
 _ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
-_LEAST_SCALE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -74,15 +73,20 @@ def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: flo
 
 
 def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
-    """Scale every vector (last dimension) to l2 norm at most `norm`.
-
-    A vector with a non-finite entry becomes zero, and so does one that is over 10^30 times too long.
+    """Scale every vector (last dimension) to l2 norm at most `norm`; one with a non-finite entry becomes zero.
 
     Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
     """
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-    scale = (norm * (1 - _ROOM[vectors.dtype]) / length).clamp_max(1.0)
-    # Not so for a length of NaN or infinity, nor for a scale so small that float32 could not hold it exactly enough.
-    # The NaN that 0 x infinity leaves behind becomes zero too.
-    scale = torch.where(scale > _LEAST_SCALE, scale, 0.0)
-    return (vectors * scale.to(vectors.dtype)).nan_to_num(0.0, 0.0, 0.0)
+    scaled = torch.mul(vectors, clip_scale(length, norm, vectors.dtype), out=torch.empty_like(vectors))
+    return scaled.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def clip_scale(length: torch.Tensor, norm: float, dtype: torch.dtype) -> torch.Tensor:
+    """Return, in float64, what to scale vectors of these lengths by so that none is longer than `norm`; overwrites.
+
+    The scale must stay in float64 up to the product, which then rounds once, to `dtype`. That of an infinite length is
+    0, and that of a NaN is NaN: the caller turns what is not finite after scaling into zero.
+    """
+    bound = norm * (1 - _ROOM[dtype])
+    return length.clamp_min_(bound).reciprocal_().mul_(bound)

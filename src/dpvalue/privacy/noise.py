@@ -21,24 +21,34 @@ KINDS = ("secure", "fast")
 _NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
 
 
+def piece_rows(size: int, device: torch.device) -> int:
+    """Return how many rows of this length are drawn at once; a function of nothing else, so nothing else matters."""
+    return max(1, _NUMBERS_AT_ONCE[device.type] // size)
+
+
 class NoiseStream:
-    """Rows of standard normal numbers, in order."""
+    """Rows of standard normal numbers, in order; `draw` fills a contiguous tensor with the next of them."""
 
-    def __init__(self, draw: Callable[[int], Tensor], size: int, device: torch.device) -> None:
+    def __init__(self, draw: Callable[[Tensor], None], like: Tensor) -> None:
         self._draw = draw
-        self._piece = max(1, _NUMBERS_AT_ONCE[device.type] // size)
-        self._left = draw(0)
+        self._piece = piece_rows(len(like), like.device)
+        self._left = like.new_empty(0, len(like))
 
-    def rows(self, count: int) -> Tensor:
-        """Return the next `count` rows (count, size)."""
-        parts = [self._left]
-        have = len(self._left)
-        while have < count:
-            parts.append(self._draw(self._piece))
-            have += self._piece
-        drawn = torch.cat(parts) if len(parts) > 1 else self._left
-        self._left = drawn[count:]
-        return drawn[:count]
+    def fill(self, out: Tensor) -> Tensor:
+        """Fill `out` (rows, size), contiguous, with the next rows; return it."""
+        if len(out) == self._piece and not len(self._left):
+            self._draw(out)
+            return out
+        done = 0
+        while done < len(out):
+            if not len(self._left):
+                self._left = out.new_empty(self._piece, out.shape[1])
+                self._draw(self._left)
+            take = min(len(self._left), len(out) - done)
+            out[done : done + take] = self._left[:take]
+            self._left = self._left[take:]
+            done += take
+        return out
 
 
 class NoiseSource(Protocol):
@@ -69,10 +79,13 @@ class SecureNoise:
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
         width: type[np.float32] | type[np.float64] = np.float64 if like.dtype == torch.float64 else np.float32
 
-        def draw(rows: int) -> Tensor:
-            return torch.from_numpy(generator.standard_normal((rows, len(like)), dtype=width)).to(like.device)
+        def draw(out: Tensor) -> None:
+            if out.is_cuda:
+                out.copy_(torch.from_numpy(generator.standard_normal(tuple(out.shape), dtype=width)))
+            else:
+                generator.standard_normal(out=out.numpy(), dtype=width)
 
-        return NoiseStream(draw, len(like), like.device)
+        return NoiseStream(draw, like)
 
 
 class FastNoise:
@@ -86,10 +99,10 @@ class FastNoise:
         generator = torch.Generator(like.device)
         generator.manual_seed(int(stream(self.seed, Purpose.FAST_NOISE, release).integers(2**62)))
 
-        def draw(rows: int) -> Tensor:
-            return torch.randn(rows, len(like), generator=generator, dtype=like.dtype, device=like.device)
+        def draw(out: Tensor) -> None:
+            out.normal_(generator=generator)
 
-        return NoiseStream(draw, len(like), like.device)
+        return NoiseStream(draw, like)
 
 
 def noise_source(kind: str, seed: int) -> NoiseSource:
