@@ -12,6 +12,7 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.factored import add_outer
 from dpvalue.models import Linear
 from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import Mechanism, clip_rows, mechanism
@@ -99,6 +100,32 @@ def test_sensitivity_holds_for_hostile_data(dtype: str, unit: str, neighbours: s
         assert change <= bound
         worst = max(worst, change / bound)
     assert worst > 0.9  # the bound is tight: the test would see a sensitivity that is too small by a tenth
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, task: str) -> None:
+    """The fast path of linear models computes coefficients; their products with the rows are the clipped gradients."""
+    generator = np.random.default_rng(2)
+    x = np.where(generator.random((60, 4)) < 0.1, generator.choice(HOSTILE, (60, 4)), generator.normal(0, 3, (60, 4)))
+    y = generator.integers(2, size=60) if task == "classification" else generator.normal(0, 1, 60)
+    model = Linear(4, 2 if task == "classification" else 1, task, DTYPES[dtype], CPU)
+    rows = party_rows(x, y, np.ones(60, dtype=np.int64), DTYPES[dtype], CPU)
+    contributions = Contributions(model, rows, mechanism(dpv.Privacy(), 0.5, 1.0), dpv.Local(dtype=dtype))
+    random = torch.randn(60, model.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    theta, who = random.to(DTYPES[dtype]), torch.arange(60)
+    nothing = torch.zeros(60, 1, model.size, dtype=theta.dtype)
+    assert contributions.factored is not None
+    known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)
+    coefficients = contributions.factored.coefficients(theta, known)
+    found = add_outer(nothing, coefficients, known.x)[:, 0]
+    assert (found.double().norm(dim=1) <= 0.5).all()
+    # A gradient that overflows float32 is zero only where it is computed as such; coefficients do not overflow.
+    usual = torch.from_numpy(np.abs(np.nan_to_num(x, posinf=0, neginf=0)).max(1) < 1e10)
+    torch.testing.assert_close(found[usual], contributions.at(theta, who)[usual])
+    broken = torch.from_numpy(~np.asarray(np.isfinite(x).all(1)))
+    assert 5 < int(broken.sum()) < 30
+    assert not found[broken].any()
 
 
 def test_sensitivities() -> None:

@@ -173,6 +173,22 @@ def test_same_settings_same_bits(schedule: str, model: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", ["independent", "running-mean", "lagged", "replay"])
+def test_batches_and_threads_do_not_change_the_values_of_a_network(schedule: str) -> None:
+    """Small batches in several threads: a module is not to be used by two of them at once."""
+    train, test = images(10)
+    probes = 5 if schedule == "lagged" else None
+    settings: dict[str, Any] = {**FIXED, "model": "cnn", "schedule": dpv.Schedule(schedule, probes=probes)}
+    runs = [
+        dpv.value(
+            train, test, permutations=10, engine=dpv.Local(dtype="float64", memory=memory, threads=threads), **settings
+        )
+        for memory, threads in ((2**29, 1), (2**29, 4), (2**20, 4), (1, 4))
+    ]
+    for other in runs[1:]:
+        np.testing.assert_allclose(other.values["shapley"], runs[0].values["shapley"], rtol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["independent", "running-mean", "lagged", "replay"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-5), ("float32", 1e-3)])
 def test_batches_and_threads_do_not_change_the_values(schedule: str, dtype: str, tolerance: float) -> None:
     train, test = classification(20)

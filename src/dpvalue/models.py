@@ -37,6 +37,9 @@ class Model(Protocol):
     kind: str
     size: int
     zero_start: bool
+    """Whether it starts from zeros, and not at random."""
+    threads_may_share: bool
+    """Whether several threads may use it at once."""
 
     def initial(self, seed: int, index: int = 0) -> Tensor:
         """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
@@ -90,6 +93,7 @@ class Linear:
     """Logistic (softmax) or linear regression; parameters are a row (weights, bias) per output: (o, f + 1), flat."""
 
     zero_start = True
+    threads_may_share = True
 
     def __init__(self, features: int, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> None:
         self.task = task
@@ -198,6 +202,7 @@ class Network:
     """
 
     zero_start = False
+    threads_may_share = False  # torch.func.functional_call swaps the module's parameters while it runs
 
     def __init__(
         self, factory: ModelFactory, task: str, kind: str, example: Tensor, dtype: torch.dtype, device: torch.device
@@ -332,11 +337,14 @@ class Network:
 
 
 def paper_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Return the paper's CNN without its softmax, which is in the loss: Conv(c,16,3), ReLU, MaxPool(2,2), Linear."""
+    """Return the paper's CNN without its softmax, which is in the loss: Conv(c,16,3), ReLU, MaxPool(2,2), Linear.
+
+    ReLU is monotone, so it may come after the pooling, on a quarter of the numbers.
+    """
     channels, height, width = shape
     flat = 16 * ((height - 2) // 2) * ((width - 2) // 2)
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Flatten(), nn.Linear(flat, outputs)
+        nn.Conv2d(channels, 16, 3), nn.MaxPool2d(2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(flat, outputs)
     )
 
 

@@ -24,7 +24,7 @@ class Contributions:
         gradients = rows.width if mechanism.per_record else 1
         self.numbers = 4 * gradients * model.size + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
         self._batch = engine.piece(self.numbers, least=64)
-        self._map = engine.map
+        self._engine = engine
         self.factored: FactoredRows | None = None
         if isinstance(model, Linear) and rows.width == 1:
             self.factored = FactoredRows(model, rows, mechanism)
@@ -54,4 +54,8 @@ class Contributions:
     def at(self, theta: Tensor, who: Tensor) -> Tensor:
         """Return the clipped gradients (b, d) of the parties who (b,), in batches that fit."""
         pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
-        return torch.cat(self._map(lambda pair: self.clipped_gradients(pair[0], self.rows_of(pair[1])), pairs))
+
+        def work(pair: tuple[Tensor, Tensor]) -> Tensor:
+            return self.clipped_gradients(pair[0], self.rows_of(pair[1]))
+
+        return torch.cat(self._engine.map(work, pairs, self._model.threads_may_share))

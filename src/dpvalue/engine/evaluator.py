@@ -17,12 +17,12 @@ class Evaluator:
         self._model, self._metric, self._l2 = model, public.metric, public.l2
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
-        self._map = engine.map if not callable(public.metric) else lambda work, items: [work(item) for item in items]
+        self._engine, self._share = engine, model.threads_may_share and not callable(public.metric)
         self.batch = engine.piece(model.size + len(public.x) * model.numbers_per_row(), least=16)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""
-        return torch.cat(self._map(self._evaluate, theta.split(self.batch)))
+        return torch.cat(self._engine.map(self._evaluate, theta.split(self.batch), self._share))
 
     def _evaluate(self, theta: Tensor) -> Tensor:
         if callable(self._metric):

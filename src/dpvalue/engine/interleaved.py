@@ -29,6 +29,8 @@ from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
 from dpvalue.streams import Purpose, permutations
 
+_MOST_POSITIONS = 64
+
 
 @dataclass(frozen=True)
 class InterleavedReleases:
@@ -72,9 +74,12 @@ class InterleavedReleases:
         if self.schedule.kind != "independent":
             return self.schedule.block
         engine, model = self.walker.engine, self.walker.model
-        drawn = 2 * model.size * piece_rows(model.size, self.walker.initial.device)
-        fits = engine.piece(drawn + self.contributions.numbers, least=16)
+        fits = engine.piece(2 * model.size * self._stretch() + self.contributions.numbers, least=16)
         return min(self.permutations, fits, evaluate.batch if evaluate is not None else fits)
+
+    def _stretch(self) -> int:
+        """How many positions to walk between two draws of noise."""
+        return min(_MOST_POSITIONS, piece_rows(self.walker.model.size, self.walker.initial.device))
 
     def _initial_models(self, start: int, count: int) -> Tensor:
         if not self.schedule.fresh_start:
@@ -90,7 +95,7 @@ class InterleavedReleases:
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
         noisy = self.contributions.mechanism.noise_multiplier > 0
         streams = [self.noise.stream(start + t, self.walker.initial) for t in range(walks)] if noisy else []
-        pieces = torch.from_numpy(orders).to(theta.device).split(piece_rows(theta.shape[1], theta.device), dim=1)
+        pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(), dim=1)
         drawn = self.walker.engine.ahead(lambda who: self._noise(streams, who), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]

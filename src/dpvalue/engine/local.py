@@ -16,6 +16,7 @@ from dpvalue.errors import DpvalueError, require_choice, require_count
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CACHED_NUMBERS = 2**19
+_MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -32,8 +33,8 @@ class Local:
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64".
         threads: CPU threads while a run lasts; None takes the cores of this process, at most 8.
-        memory: bytes that one batch of models may take; None takes 1/2 GiB, or half of what is free on a GPU. Smaller
-            batches give the same values.
+        memory: bytes that one batch of models may take; None takes 1/2 GiB, or half of what is free on a GPU, at most
+            4 GiB. Smaller batches give the same values.
 
     On a CPU the same settings give the same bits; on a GPU, sums of releases may differ in their last bits.
     """
@@ -78,7 +79,8 @@ class Local:
 
     def batch(self, numbers: int) -> int:
         """Return how many models fit a batch when each needs this many numbers."""
-        return max(1, self._memory() // (numbers * self.torch_dtype.itemsize))
+        fits = self._memory() // self.torch_dtype.itemsize
+        return max(1, min(fits, _MOST_NUMBERS) // numbers)
 
     def piece(self, numbers: int, least: int = 1) -> int:
         """Return how many models to pass over several times in a row: on a CPU, as many as its cache holds."""
@@ -89,15 +91,22 @@ class Local:
         if self.memory is not None:
             return self.memory
         if self.torch_device.type == "cuda":
-            return torch.cuda.mem_get_info(self.torch_device)[0] // 2
+            return min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
         return 2**29 // self.workers
 
-    def map(self, work: Callable[[Item], Done], items: Iterable[Item]) -> list[Done]:
-        """Return work(item) of each item, in order; several at once on a CPU."""
+    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool) -> list[Done]:
+        """Return work(item) of each item, in order.
+
+        On a CPU several are done at once, if threads may `share` what `work` uses; if not, one after the other, each by
+        torch's own threads: the batches of such models are large enough for them.
+        """
         todo = list(items)
-        if self.workers == 1 or len(todo) < 2:
+        if self.workers == 1 or (share and len(todo) < 2):
             return [work(item) for item in todo]
-        return list(_pool("batches", self.workers, os.getpid()).map(work, todo))
+        if share:
+            return list(_pool("batches", self.workers, os.getpid()).map(work, todo))
+        with _torch_threads(self.workers):
+            return [work(item) for item in todo]
 
     def ahead(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
         """Yield work(item) of each item, in order; on a CPU the next one is made while the last one is used."""
@@ -117,12 +126,18 @@ class Local:
     @contextmanager
     def threading(self) -> Iterator[None]:
         """Switch torch's own threads off, and restore them after."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with _torch_threads(1):
             yield
-        finally:
-            torch.set_num_threads(before)
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @lru_cache(maxsize=8)

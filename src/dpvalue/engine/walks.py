@@ -30,7 +30,7 @@ class Walker:
         The models have the shape (walks, positions, d), as many in a piece as fit.
         """
         walks, n = permutations.shape
-        batch = self.engine.piece(self.model.size, least=2048)
+        batch = self.engine.piece(4 * self.model.size, least=2048)
         together, step = max(1, batch // n), min(n, batch)
         for w in range(0, walks, together):
             orders = torch.from_numpy(permutations[w : w + together]).to(table.device)

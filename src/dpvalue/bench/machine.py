@@ -1,0 +1,64 @@
+"""Facts of the machine, its peak memory, and its clock."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True)
+class Measured(Generic[Made]):
+    """What a piece of work made, how long it took, and by how many bytes it raised the memory in use at its peak."""
+
+    made: Made
+    seconds: float
+    peak_bytes: int
+
+
+def measure(work: Callable[[], Made], gpu: bool) -> Measured[Made]:
+    """Run `work` once and measure it."""
+    if gpu:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+    else:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+        before = _resident("VmRSS")
+    begin = time.perf_counter()
+    made = work()
+    if gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    peak = torch.cuda.max_memory_allocated() if gpu else _resident("VmHWM")
+    return Measured(made, seconds, max(0, peak - before))
+
+
+def _resident(field: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def facts() -> dict[str, str | int]:
+    """Return what a reader needs to judge the numbers: processor, cores, device, versions."""
+    text = Path("/proc/cpuinfo").read_text()
+    processor = next(
+        (line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown"
+    )
+    found: dict[str, str | int] = {
+        "processor": processor,
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        found["device"] = torch.cuda.get_device_name()
+    return found
