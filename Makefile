@@ -9,12 +9,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: help demo test check lint types fast clean
+.PHONY: help demo test check bench lint types fast clean
 
 help:
 	@echo "make demo   values a data set under differential privacy and shows the result"
 	@echo "make test   lint, types and all tests"
 	@echo "make check  lint, types and the fast tests"
+	@echo "make bench  times the engine beside the literal algorithm, and writes benchmarks/results/cpu.json"
 	@echo "make clean  removes the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -25,6 +26,15 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: $(VENV)/.installed
 	$(BIN)/dpvalue demo
+
+bench: $(VENV)/.installed $(VENV)-pydvl/.installed
+	DPVALUE_PYDVL_PYTHON=$(VENV)-pydvl/bin/python $(BIN)/dpvalue bench cpu --json benchmarks/results/cpu.json
+
+# pyDVL needs other versions than ours: an environment of its own, only to be compared with.
+$(VENV)-pydvl/.installed:
+	$(PYTHON) -m venv --clear $(VENV)-pydvl
+	PIP_CONSTRAINT= $(VENV)-pydvl/bin/python -m pip install --quiet "pydvl==0.10.0" "numpy<2"
+	@touch $@
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -43,4 +53,4 @@ test: lint types
 	$(BIN)/pytest -n $(WORKERS) src tests
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache dist build
+	rm -rf $(VENV) $(VENV)-pydvl .mypy_cache .pytest_cache .ruff_cache dist build

@@ -204,6 +204,23 @@ def test_batches_and_threads_do_not_change_the_values(schedule: str, dtype: str,
             np.testing.assert_allclose(other.values[name], expected, rtol=0, atol=tolerance * np.abs(expected).max())
 
 
+def test_a_run_that_cannot_fit_says_so_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    train, test = classification(20)
+    needed = 5 * 20 * 15 * 4
+    monkeypatch.setattr(dpv.Local, "free_bytes", lambda self: needed)
+    dpv.value(train, test, **FIXED)
+    monkeypatch.setattr(dpv.Local, "free_bytes", lambda self: needed - 1)
+    seen: list[str] = []
+    with pytest.raises(dpv.DpvalueError, match=r"20 parties x 15 parameters .* are free on cpu: use a model"):
+        dpv.value(train, test, **{**FIXED, "progress": lambda *event: seen.append(event[0])})
+    assert not seen
+
+
+def test_free_memory_is_known_here() -> None:
+    free = dpv.Local(device="cpu").free_bytes()
+    assert free is None or free > 2**20
+
+
 def test_threads_are_restored() -> None:
     before = torch.get_num_threads()
     train, test = classification(4)

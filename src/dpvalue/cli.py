@@ -1,9 +1,10 @@
-"""The command line: `dpvalue demo`. Bad input ends with one clear line and exit code 2."""
+"""The command line: `dpvalue demo` and `dpvalue bench`. Bad input ends with one clear line and exit code 2."""
 
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 from rich import box
@@ -47,8 +48,32 @@ def demo(
     try:
         _demo(epsilon, seed)
     except DpvalueError as error:
-        Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)
-        raise typer.Exit(2) from None
+        _fail(error)
+
+
+@app.command()
+def bench(
+    cases: Annotated[list[str] | None, typer.Argument(help="cpu, gpu, or names of cases; cpu by default.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the numbers and the machine's facts here.")] = None,
+) -> None:
+    """Time the engine beside the literal Algorithm 1, in one run on made data.
+
+    Example: dpvalue bench covertype --json covertype.json
+    """
+    from dpvalue.bench import run_cases
+
+    try:
+        run_cases(cases or ["cpu"], json)
+    except DpvalueError as error:
+        _fail(error)
+    if json is not None:
+        out.print(f"written to {json}")
+
+
+def _fail(error: DpvalueError) -> NoReturn:
+    """One clear line, exit code 2."""
+    Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)
+    raise typer.Exit(2)
 
 
 def _demo(epsilon: float, seed: int) -> None:

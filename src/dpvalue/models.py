@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -221,6 +222,11 @@ class Network:
         state = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         self._fixed = {name: tensor.detach() for name, tensor in state.items() if name not in trained}
         self._numbers = self._count_numbers(example)
+        self._kernel: Callable[[Tensor, Tensor], Tensor] | None = None
+
+    def use_kernel(self, kernel: Callable[[Tensor, Tensor], Tensor], outputs: int) -> None:
+        """Let a kernel make the outputs of theta (b, size) on rows x, without storing what lies between the layers."""
+        self._kernel, self._numbers = kernel, outputs
 
     def _build(self, seed: int, index: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -293,6 +299,8 @@ class Network:
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return the outputs of each model; a single model skips the batching rules."""
+        if self._kernel is not None:
+            return self._kernel(theta, x)
         with torch.no_grad():
             if len(theta) == 1:
                 return self._forward(theta[0], x).unsqueeze(0)
@@ -382,6 +390,11 @@ def build_model(
     if found != outputs:
         needed = f"{outputs} (the classes of the public set)" if task == CLASSIFICATION else "1"
         raise DpvalueError(f"model must have {needed} outputs, got {found}")
+    if kind == "cnn" and example.is_cuda:
+        from dpvalue.cnn_kernel import cnn_outputs, fits
+
+        if fits(example, outputs):
+            network.use_kernel(partial(cnn_outputs, outputs=outputs), outputs)
     try:
         labels = torch.zeros(2, 1, dtype=torch.int64 if task == CLASSIFICATION else dtype, device=device)
         theta = network.initial(0).expand(2, -1)

@@ -113,6 +113,7 @@ def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
     model = build_model(settings.model, task, public.x[0], encoding.outputs, dtype, device)
     if schedule.fresh_start and model.zero_start:
         raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")
+    engine.require_room(parties.n, model.size)
     initial = model.initial(settings.seed)
 
     tuner = PublicTuner(model, initial, public, parties.sizes, engine, settings.seed)

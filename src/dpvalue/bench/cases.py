@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,11 @@ from dpvalue.bench.data import Made, auc, made
 from dpvalue.bench.literal import LiteralLoop
 from dpvalue.bench.machine import facts, measure
 from dpvalue.engine.local import Local
+from dpvalue.errors import require_choice
 from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
 from dpvalue.schedule import Schedule
+from dpvalue.semivalues import Floats
 from dpvalue.valuation import value
 
 SEMIVALUES = ("shapley", "banzhaf", "beta(4,1)", "beta(16,1)")
@@ -36,9 +41,9 @@ class Line:
     """One line of the table: what was run, how fast, beside what."""
 
     case: str
-    seconds: float
-    steps_per_second: float
-    peak_mb: float
+    seconds: float = 0.0
+    steps_per_second: float = 0.0
+    peak_mb: float = 0.0
     ratio: float | None = None
     against: str = ""
     target: str = ""
@@ -69,10 +74,10 @@ def _compare(
     step = LiteralLoop(module, data, device).seconds_per_step(slice_, 0.9, ALPHA, CLIP, 3.867)
     torch.set_num_threads(threads)
     n = len(data.train[0])
-    lines = [Line(f"{name}: literal loop", step, 1 / step, 0.0, note="seconds of one step, 0.9 without utility")]
+    lines = [Line(f"{name}: literal loop", step, 1 / step, note="seconds of one step, 0.9 without utility")]
     for schedule, permutations, k, target in runs:
         _value(data, schedule, min(permutations, 40), gpu, model=model)  # warm up
-        found = measure(lambda s=schedule, p=permutations: _value(data, s, p, gpu, model=model), gpu)  # type: ignore[misc]
+        found = measure(partial(_value, data, schedule, permutations, gpu, model=model), gpu)
         stands_for = k * n
         lines.append(
             Line(
@@ -95,42 +100,62 @@ def covertype() -> list[Line]:
 
 
 def quality() -> list[Line]:
-    """Planted label noise: the AUC of the engine and of the literal loop, equal within two standard errors."""
-    scores: dict[str, list[float]] = {"literal loop": [], "running-mean, block 10": [], "replay": []}
-    n, k = 100, 60
-    for seed in range(5):
-        data = made(n, (54,), 7, test=300, seed=seed)
+    """Planted label noise on the CPU: the AUC of the engine beside that of the literal loop."""
+
+    def literal(data: Made, k: int, seed: int) -> Floats:
         loop = LiteralLoop(nn.Linear(54, 7), data, torch.device("cpu"))
         loop.start = [torch.zeros_like(p) for p in loop.start]
-        std = PRIVACY.noise_multiplier(k, n) * CLIP
-        scores["literal loop"].append(auc(data.changed, loop.shapley(k, 0.5, ALPHA, CLIP, std, seed)))
-        blocks = Schedule("running-mean", burn_in=0.5, block=10)
-        for name, schedule in (("running-mean, block 10", blocks), ("replay", REPLAY)):
-            found = _value(data, schedule, k, seed=seed, semivalues=("shapley",))
-            scores[name].append(auc(data.changed, found.values["shapley"]))
-    literal = np.array(scores["literal loop"])
+        return loop.shapley(k, 0.5, ALPHA, CLIP, PRIVACY.noise_multiplier(k, len(data.changed)) * CLIP, seed)
+
+    return _quality("literal loop", literal, (54,), 7, "logistic", gpu=False)
+
+
+def gpu_quality() -> list[Line]:
+    """Planted label noise on the GPU, with the CNN: the AUC of blocks and replay beside that of the exact schedule."""
+
+    def exact(data: Made, k: int, seed: int) -> Floats:
+        schedule = Schedule("running-mean", burn_in=0.5)
+        found: Floats = _value(data, schedule, k, True, model="cnn", seed=seed, semivalues="shapley").values["shapley"]
+        return found
+
+    return _quality("running-mean, block 1", exact, (1, 28, 28), 10, "cnn", gpu=True)
+
+
+def _quality(
+    name: str, baseline: Callable[[Made, int, int], Floats], shape: tuple[int, ...], classes: int, model: str, gpu: bool
+) -> list[Line]:
+    """Compare AUCs over five seeds; equal means: within two standard errors of the difference."""
+    n, k = 100, 60
+    schedules = {"running-mean, block 10": Schedule("running-mean", burn_in=0.5, block=10), "replay": REPLAY}
+    scores: dict[str, list[float]] = {name: [], **{other: [] for other in schedules}}
+    for seed in range(5):
+        data = made(n, shape, classes, test=300, seed=seed)
+        scores[name].append(auc(data.changed, baseline(data, k, seed)))
+        for other, schedule in schedules.items():
+            found = _value(data, schedule, k, gpu, model=model, seed=seed, semivalues="shapley")
+            scores[other].append(auc(data.changed, found.values["shapley"]))
     lines = []
-    for name, found in scores.items():
-        gap = np.array(found) - literal
+    for other, found in scores.items():
         note = f"AUC {np.mean(found):.3f} ({np.std(found, ddof=1) / 5**0.5:.3f})"
-        if name != "literal loop":
-            note += f", gap {gap.mean():+.3f} ({gap.std(ddof=1) / 5**0.5:.3f})"
-        lines.append(Line(f"planted label noise, n = {n}, k = {k}: {name}", 0.0, 0.0, 0.0, note=note))
+        if other != name:
+            gap = np.array(found) - np.array(scores[name])
+            note += f", difference {gap.mean():+.3f} ({gap.std(ddof=1) / 5**0.5:.3f})"
+        lines.append(Line(f"planted label noise, n = {n}, k = {k}: {other}", note=note))
     return lines
 
 
 def growth() -> list[Line]:
     """Four times the parties, four times the permutations: time and memory."""
-    base = measure(lambda: None, False)
     lines: list[Line] = []
+    privacy = Privacy(epsilon=64.4, delta=1e-6)
     for label, n, permutations in (("base", 1000, 40), ("n x 4", 4000, 40), ("permutations x 4", 1000, 160)):
         data = made(n, (54,), 7)
-        _value(data, REPLAY, 20)
-        base = measure(lambda d=data, p=permutations: _value(d, REPLAY, p, semivalues=("shapley",)), False)  # type: ignore[misc]
-        ratio = base.seconds / lines[0].seconds if lines else None
-        speed = n * permutations / base.seconds
-        target = "4 within 1.3" if lines else ""
-        lines.append(Line(f"growth: {label}", base.seconds, speed, base.peak_bytes / 1e6, ratio, "base", target))
+        work = partial(_value, data, REPLAY, permutations, semivalues="shapley", privacy=privacy)
+        work()
+        found = measure(work, False)
+        ratio, target = (found.seconds / lines[0].seconds, "4 within 1.3") if lines else (None, "")
+        speed = n * permutations / found.seconds
+        lines.append(Line(f"growth: {label}", found.seconds, speed, found.peak_bytes / 1e6, ratio, "base", target))
     return lines
 
 
@@ -147,9 +172,41 @@ dpv.value((X[:400], y[:400]), (X[400:], y[400:]), preprocess=StandardScaler())
 def readme() -> list[Line]:
     """A user's first call: 400 points of diabetes with all defaults, in a fresh process, import included."""
     done = measure(lambda: subprocess.run([sys.executable, "-c", _README], check=True), False)
-    return [
-        Line("first call: diabetes, n = 400, defaults", done.seconds, 0.0, 0.0, target="< 10 s", note="import included")
-    ]
+    return [Line("first call: diabetes, n = 400, defaults, import included", done.seconds, target="< 10 s")]
+
+
+def pydvl() -> list[Line]:
+    """PyDVL's permutation Shapley: breast cancer, 100 points, 50 permutations; ours without privacy beside it."""
+    python = os.environ.get("DPVALUE_PYDVL_PYTHON")
+    name = "pyDVL 0.10: breast cancer, n = 100, 50 permutations"
+    if not python:
+        return [Line(name, note="left out: DPVALUE_PYDVL_PYTHON does not name a Python that has pyDVL")]
+    from scipy.stats import spearmanr
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
+    X, y = load_breast_cancer(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = X[order], y[order]
+    X = StandardScaler().fit(X[100:]).transform(X)
+    changed = np.random.default_rng(1).random(100) < 0.3
+    labels = np.where(changed, 1 - y[:100], y[:100])
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "problem.npz", x=X[:100], y=labels, x_test=X[100:], y_test=y[100:])
+        script = Path(__file__).with_name("pydvl_baseline.py")
+        command = [python, str(script), str(Path(folder) / "problem.npz"), "50"]
+        theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    data = Made((X[:100], labels), (X[100:], y[100:]), changed)
+    settings: dict[str, Any] = {"privacy": None, "clip": "auto", "learning_rate": "auto", "semivalues": "shapley"}
+    ours = measure(lambda: _value(data, Schedule("independent"), 50, **settings), False)
+    values, other = ours.made.values["shapley"], np.array(theirs["values"])
+    note = (
+        f"rank correlation {spearmanr(values, other).statistic:.2f}; "
+        f"AUC ours {auc(changed, values):.3f}, theirs {auc(changed, other):.3f}"
+    )
+    speed = 5000 / ours.seconds
+    ratio = theirs["seconds"] / ours.seconds
+    return [Line(name, ours.seconds, speed, ours.peak_bytes / 1e6, ratio, "pyDVL", ">= 50", note)]
 
 
 def mnist() -> list[Line]:
@@ -165,8 +222,7 @@ def hundred_thousand() -> list[Line]:
     data = made(100_000, (54,), 7)
     schedule = Schedule("replay", rounds=2, probes=5, tolerance=1e-9)
     privacy = Privacy(epsilon=64.4, delta=1e-7)
-    work = lambda: _value(data, schedule, 20, True, privacy=privacy, semivalues=("shapley",))  # noqa: E731
-    found = measure(work, True)
+    found = measure(partial(_value, data, schedule, 20, True, privacy=privacy, semivalues="shapley"), True)
     speed = 100_000 * 20 / found.seconds
     return [
         Line("n = 100,000, logistic: replay", found.seconds, speed, found.peak_bytes / 1e6, target="< 180 s, < 20 GB")
@@ -174,16 +230,23 @@ def hundred_thousand() -> list[Line]:
 
 
 CPU_CASES: dict[str, Callable[[], list[Line]]] = {
-    "covertype": covertype, "quality": quality, "growth": growth, "readme": readme,
+    "covertype": covertype, "quality": quality, "growth": growth, "readme": readme, "pydvl": pydvl,
 }  # fmt: skip
-GPU_CASES: dict[str, Callable[[], list[Line]]] = {"mnist": mnist, "hundred-thousand": hundred_thousand}
+GPU_CASES: dict[str, Callable[[], list[Line]]] = {
+    "mnist": mnist, "gpu-quality": gpu_quality, "hundred-thousand": hundred_thousand,
+}  # fmt: skip
 
 
 def run_cases(names: list[str], json_file: Path | None = None) -> list[Line]:
-    """Run the cases called `names`; write the lines and the machine's facts to a JSON file, if one is given."""
+    """Run cases, or the groups "cpu" and "gpu"; print a line each, and write them and the machine's facts as JSON."""
+    groups = {"cpu": CPU_CASES, "gpu": GPU_CASES}
+    cases = {**CPU_CASES, **GPU_CASES}
+    chosen = [name for given in names for name in groups.get(given, [given])]
+    for name in chosen:
+        require_choice("case", name, [*groups, *cases])
     lines: list[Line] = []
-    for name in names:
-        for line in {**CPU_CASES, **GPU_CASES}[name]():
+    for name in chosen:
+        for line in cases[name]():
             lines.append(line)
             print(as_text(line), flush=True)  # noqa: T201
     if json_file is not None:

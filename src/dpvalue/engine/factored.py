@@ -67,7 +67,8 @@ class FactoredRows:
         for before, after in itertools.pairwise(moves.unbind(1)):  # three times as fast as cumsum along this dimension
             after += before
         outputs = x.new_zeros(*who.shape, self._model.width)
-        outputs[:, 1:] = (moves[:, :-1].unflatten(2, (self._model.width, -1)) * x[:, 1:].unsqueeze(2)).sum(-1)
+        matrices = moves[:, :-1].unflatten(2, (self._model.width, -1))
+        outputs[:, 1:] = (matrices @ x[:, 1:].unsqueeze(-1)).squeeze(-1)
         products = (x @ x.transpose(1, 2)).mul_(reach[:, None, None])
         return Stretch(
             x=x,

@@ -127,7 +127,7 @@ class InterleavedReleases:
         path = []
         rows = zip(*(part.unbind(1) for part in self.contributions.rows_of(who)), strict=True)
         for release, parties, row in zip(noise.unbind(1), who.unbind(1), rows, strict=True):
-            release += self.contributions.clipped_gradients(theta, row)
+            release += self.contributions.step_gradients(theta, row)
             theta = theta - self.walker.learning_rate * history.combine(release, parties, own)
             path.append(theta)
         return torch.stack(path if whole else path[-1:], dim=1)

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -18,6 +19,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CACHED_NUMBERS = 2**19
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
+_TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
@@ -93,6 +95,26 @@ class Local:
         if self.torch_device.type == "cuda":
             return min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
         return 2**29 // self.workers
+
+    def free_bytes(self) -> int | None:
+        """Return the memory that is free on the device; None where it cannot be told."""
+        if self.torch_device.type == "cuda":
+            return torch.cuda.mem_get_info(self.torch_device)[0]
+        try:
+            lines = Path("/proc/meminfo").read_text().splitlines()
+        except OSError:  # not Linux
+            return None
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+    def require_room(self, parties: int, size: int) -> None:
+        """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot."""
+        needed, free = _TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
+        if free is not None and needed > free:
+            raise DpvalueError(
+                f"{parties} parties x {size} parameters in {self.dtype} need about {needed / 1e9:.3g} GB for the table "
+                f"and the sums it is made from, but {free / 1e9:.3g} GB are free on {self.torch_device}: "
+                "use a model with fewer parameters, fewer parties (groups=), or float32"
+            )
 
     def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool) -> list[Done]:
         """Return work(item) of each item, in order.
