@@ -8,7 +8,8 @@ from dpvalue.bench.data import made
 
 for model, shape, n, k in (("logistic", (20,), 120, 20), ("cnn", (1, 12, 12), 24, 4)):
     data = made(n, shape, 4, test=60)
-    for schedule in ("independent", dpv.Schedule("running-mean", block=3), dpv.Schedule("replay", probes=3)):
+    schedules = ("independent", "running-mean", "optimal", "decaying", dpv.Schedule("decaying", block=3))
+    for schedule in (*schedules, dpv.Schedule("running-mean", block=3), dpv.Schedule("replay", probes=3)):
         found = [
             dpv.value(
                 data.train, data.test, model=model, schedule=schedule, permutations=k, privacy=None, clip=1.0,

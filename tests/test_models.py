@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import dpvalue as dpv
-from dpvalue.models import Linear, Network, build_model, paper_cnn
+from dpvalue.cnn import PaperCNN, paper_cnn
+from dpvalue.models import Linear, Network, build_model
 
 from .data import classification
 
@@ -170,6 +171,28 @@ def test_fresh_start_needs_a_random_start() -> None:
     train, test = classification(6)
     with pytest.raises(dpv.DpvalueError, match="starts at zero"):
         dpv.value(train, test, schedule=dpv.Schedule("running-mean", fresh_start=True), progress=False)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 6), (2, 5, 11)])
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_the_cnns_closed_form_equals_autograd(shape: tuple[int, int, int], task: str) -> None:
+    outputs = 3 if task == "classification" else 1
+    example = torch.zeros(shape, dtype=F64)
+    closed = PaperCNN(example, outputs, task, F64, CPU)
+    network = Network(lambda: paper_cnn(shape, outputs), task, "custom", example, F64, CPU)
+    generator = torch.Generator().manual_seed(0)
+    theta = closed.initial(0) + 0.3 * torch.randn(4, closed.size, generator=generator, dtype=F64)
+    x = torch.randn(4, 5, *shape, generator=generator, dtype=F64)
+    x[0, 0] = 0.0  # a blank image: every window has four equal values
+    y = torch.randint(3, (4, 5), generator=generator) if task == "classification" else torch.randn(4, 5, dtype=F64)
+    weights = torch.rand(4, 5, generator=generator, dtype=F64)
+    assert torch.equal(closed.initial(3), network.initial(3))
+    for ours, theirs in (
+        (closed.outputs(theta, x[0]), network.outputs(theta, x[0])),
+        (closed.gradients(theta, x, y, weights), network.gradients(theta, x, y, weights)),
+        (closed.record_gradients(theta, x, y), network.record_gradients(theta, x, y)),
+    ):
+        torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
 def test_the_cnn_is_the_papers_function() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable
-from functools import partial
 from math import prod
 from typing import Protocol
 
@@ -344,18 +343,6 @@ class Network:
         return hasher.hexdigest()
 
 
-def paper_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
-    """Return the paper's CNN without its softmax, which is in the loss: Conv(c,16,3), ReLU, MaxPool(2,2), Linear.
-
-    ReLU is monotone, so it may come after the pooling, on a quarter of the numbers.
-    """
-    channels, height, width = shape
-    flat = 16 * ((height - 2) // 2) * ((width - 2) // 2)
-    return nn.Sequential(
-        nn.Conv2d(channels, 16, 3), nn.MaxPool2d(2, 2), nn.ReLU(), nn.Flatten(), nn.Linear(flat, outputs)
-    )
-
-
 def task_of(model: str | ModelFactory, metric: object, float_labels: bool) -> str:
     """Return the task: fixed by a named model; for a factory by the metric, else by the public labels' type."""
     if isinstance(model, str):
@@ -378,23 +365,19 @@ def build_model(
     """Return the model for rows like `example` (public) and this many outputs (classes, or 1 for regression)."""
     if model in ("logistic", "linear"):
         return Linear(prod(example.shape), outputs, task, dtype, device)
-    kind, factory = "custom", model
     if model == "cnn":
-        shape = tuple(example.shape)
-        if len(shape) != 3 or min(shape[1:]) < 4:
+        from dpvalue.cnn import PaperCNN
+
+        if example.dim() != 3 or min(example.shape[1:]) < 4:
+            shape = tuple(example.shape)
             raise DpvalueError(f"model 'cnn' needs images (rows, [channels,] height, width) of 4 or more, got {shape}")
-        kind, factory = "cnn", lambda: paper_cnn(shape, outputs)
-    assert callable(factory)
-    network = Network(factory, task, kind, example, dtype, device)
+        return PaperCNN(example, outputs, task, dtype, device)
+    assert callable(model)
+    network = Network(model, task, "custom", example, dtype, device)
     found = network.outputs(network.initial(0)[None], example[None]).shape[-1]
     if found != outputs:
         needed = f"{outputs} (the classes of the public set)" if task == CLASSIFICATION else "1"
         raise DpvalueError(f"model must have {needed} outputs, got {found}")
-    if kind == "cnn" and example.is_cuda:
-        from dpvalue.cnn_kernel import cnn_outputs, fits
-
-        if fits(example, outputs):
-            network.use_kernel(partial(cnn_outputs, outputs=outputs), outputs)
     try:
         labels = torch.zeros(2, 1, dtype=torch.int64 if task == CLASSIFICATION else dtype, device=device)
         theta = network.initial(0).expand(2, -1)

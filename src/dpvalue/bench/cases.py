@@ -20,9 +20,9 @@ from torch import nn
 from dpvalue.bench.data import Made, auc, made
 from dpvalue.bench.literal import LiteralLoop
 from dpvalue.bench.machine import facts, measure
+from dpvalue.cnn import paper_cnn
 from dpvalue.engine.local import Local
 from dpvalue.errors import require_choice
-from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
@@ -126,7 +126,8 @@ def _quality(
 ) -> list[Line]:
     """Compare AUCs over five seeds; equal means: within two standard errors of the difference."""
     n, k = 100, 60
-    schedules = {"running-mean, block 10": Schedule("running-mean", burn_in=0.5, block=10), "replay": REPLAY}
+    block = k // 20  # as in the timed case
+    schedules = {f"running-mean, block {block}": Schedule("running-mean", burn_in=0.5, block=block), "replay": REPLAY}
     scores: dict[str, list[float]] = {name: [], **{other: [] for other in schedules}}
     for seed in range(5):
         data = made(n, shape, classes, test=300, seed=seed)

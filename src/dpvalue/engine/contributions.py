@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from dpvalue.engine.factored import FactoredRows
-from dpvalue.engine.graphs import Graph
 from dpvalue.engine.local import Local
 from dpvalue.models import Linear, Model
 from dpvalue.parties import PartyRows
@@ -26,7 +25,6 @@ class Contributions:
         self.numbers = 4 * gradients * model.size + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
         self._batch = engine.piece(self.numbers, least=64)
         self._engine = engine
-        self._graphs: dict[int, Graph] = {}
         self.factored: FactoredRows | None = None
         if isinstance(model, Linear) and rows.width == 1:
             self.factored = FactoredRows(model, rows, mechanism)
@@ -48,18 +46,6 @@ class Contributions:
             return self.mechanism.clipped(self._model.gradients(theta, x, y, weights))
         records = self.mechanism.clipped(self._model.record_gradients(theta, x, y))
         return (records * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
-
-    def step_gradients(self, theta: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Return `clipped_gradients`, for being called over and over with one number of models.
-
-        On a GPU they are recorded once: launching their many small kernels would take far longer than running them.
-        """
-        if not theta.is_cuda:
-            return self.clipped_gradients(theta, rows)
-        if len(theta) not in self._graphs:
-            work = lambda theta, *rows: self.clipped_gradients(theta, rows)  # noqa: E731
-            self._graphs[len(theta)] = Graph(work, theta, *rows)
-        return self._graphs[len(theta)](theta, *rows)
 
     def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
         """Turn standard normal rows (..., d) into the noise of releases of the parties who (...), in place."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpvalue.models import Linear
 from dpvalue.parties import PartyRows
-from dpvalue.privacy.mechanism import Mechanism, clip_scale
+from dpvalue.privacy.mechanism import Mechanism, clip_bound, divide_clipped
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Stretch:
     Attributes:
         x: the rows (walks, positions, f + 1).
         y: their targets, positions first (positions, walks, o).
-        lengths: their lengths (positions, walks, 1), in float64.
+        lengths: their lengths over the bound of clipping (positions, walks, 1), in float64.
         moved: the sums of moves up to each position (walks, positions, d).
         outputs: of each party at the sum of moves before it (positions, walks, o).
         products: r times the products of rows (position, later position, walks, 1).
@@ -48,12 +48,13 @@ class FactoredRows:
     """The rows of parties with one row each, behind a linear model and the mechanism."""
 
     def __init__(self, model: Linear, rows: PartyRows, mechanism: Mechanism) -> None:
-        self._model, self._clip = model, mechanism.clip
+        self._model, self._clipped = model, mechanism.clip is not None
         x = model.inputs(rows.x)[rows.index[:, 0]]
         # A row with a non-finite entry has a gradient of zero: as a row of zeros it has one.
         self._x = torch.where(x.isfinite().all(-1, keepdim=True), x, 0.0)
         self._y = model.targets(rows.y)[rows.index[:, 0]]
-        self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64)
+        bound = 1.0 if mechanism.clip is None else clip_bound(mechanism.clip, x.dtype)
+        self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound
 
     def prepare(self, who: Tensor, moves: Tensor, reach: Tensor) -> Stretch:
         """Return what is known of the parties who (walks, positions).
@@ -93,10 +94,10 @@ class FactoredRows:
     def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
         """The coefficients (walks, o) whose products with the rows are clipped gradients, at these outputs."""
         residuals = self._model.residuals(outputs, y)
-        if self._clip is None:
+        if not self._clipped:
             return residuals
-        length = torch.linalg.vector_norm(residuals, dim=-1, keepdim=True, dtype=torch.float64).mul_(lengths)
-        return residuals.mul_(clip_scale(length, self._clip, residuals.dtype)).nan_to_num_(0.0, 0.0, 0.0)
+        length = torch.linalg.vector_norm(residuals, dim=-1, keepdim=True, dtype=torch.float64)
+        return divide_clipped(residuals, length.mul_(lengths))
 
 
 def add_outer(to: Tensor, coefficients: Tensor, x: Tensor) -> Tensor:

@@ -9,9 +9,12 @@ from torch import Tensor
 
 
 class Graph:
-    """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call."""
+    """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call.
 
-    def __init__(self, work: Callable[..., Tensor], *like: Tensor) -> None:
+    Tensors that `work` uses besides its arguments are read anew in each call, from where they were when recorded.
+    """
+
+    def __init__(self, work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> None:
         self._inputs = [tensor.clone() for tensor in like]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
@@ -23,7 +26,7 @@ class Graph:
         with torch.cuda.graph(self._graph):
             self._output = work(*self._inputs)
 
-    def __call__(self, *tensors: Tensor) -> Tensor:
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return work(*tensors)."""
         for static, tensor in zip(self._inputs, tensors, strict=True):
             static.copy_(tensor)

@@ -21,6 +21,7 @@ from torch import Tensor
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.factored import add_outer
+from dpvalue.engine.graphs import Graph
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Ints
 from dpvalue.privacy.noise import NoiseSource, NoiseStream, piece_rows
@@ -124,13 +125,22 @@ class InterleavedReleases:
 
         `noise` becomes the releases.
         """
+
+        def step(theta: Tensor, noise: Tensor, parties: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+            release = noise + self.contributions.clipped_gradients(theta, self.contributions.rows_of(parties))
+            release = release.to(theta.dtype)
+            return theta - self.walker.learning_rate * history.combine(release, parties, own), release
+
         path = []
-        rows = zip(*(part.unbind(1) for part in self.contributions.rows_of(who)), strict=True)
-        for release, parties, row in zip(noise.unbind(1), who.unbind(1), rows, strict=True):
-            release += self.contributions.step_gradients(theta, row)
-            theta = theta - self.walker.learning_rate * history.combine(release, parties, own)
-            path.append(theta)
-        return torch.stack(path if whole else path[-1:], dim=1)
+        for at, parties in zip(noise.unbind(1), who.unbind(1), strict=True):
+            if theta.is_cuda:
+                theta, release = history.recorded(step, theta, at, parties, own)
+            else:
+                theta, release = step(theta, at, parties, own)
+            at.copy_(release)
+            if whole:
+                path.append(theta.clone())
+        return torch.stack(path, dim=1) if whole else theta[:, None].clone()
 
     def _factored_steps(
         self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
@@ -138,7 +148,8 @@ class InterleavedReleases:
         """The same where gradients are outer products."""
         assert self.contributions.factored is not None
         reach = own * -self.walker.learning_rate
-        moves = torch.mul(history.combine(noise, who, own), -self.walker.learning_rate, out=history.scratch(noise))
+        room = history.scratch(noise)
+        moves = torch.mul(history.combine(noise, who, own, room), -self.walker.learning_rate, out=room)
         known = self.contributions.factored.prepare(who, moves, reach)
         coefficients = self.contributions.factored.coefficients(theta, known)
         add_outer(noise, coefficients, known.x)
@@ -159,6 +170,7 @@ class _History:
         self._squares = torch.zeros((), dtype=torch.float64, device=self._sum.device)
         self._before = 0
         self._scratch: Tensor | None = None
+        self._graphs: dict[tuple[int, bool], Graph] = {}
         self.previous = torch.zeros_like(self._sum)
 
     def own_weights(self, start: int, walks: int) -> list[float]:
@@ -167,17 +179,27 @@ class _History:
         ratio = self.variance_ratio() if self._kind == "optimal" else 0.0
         return [schedule.own_weight(t, self._before, k, ratio) for t in range(start, start + walks)]
 
+    def recorded(self, step: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return step(*tensors), recorded as a CUDA graph the first time: launching it anew would take far longer."""
+        key = (len(tensors[0]), self._before == 0)  # what else a step depends on stays where it is
+        if key not in self._graphs:
+            self._graphs[key] = Graph(step, *tensors)
+        return self._graphs[key](*tensors)
+
     def scratch(self, like: Tensor) -> Tensor:
         """Return a tensor like this one to write to: fresh memory costs more than a pass over it."""
         if self._scratch is None or self._scratch.shape != like.shape:
             self._scratch = torch.empty_like(like)
         return self._scratch
 
-    def combine(self, releases: Tensor, who: Tensor, own: Tensor) -> Tensor:
-        """Return the combinations of releases (walks, ..., d) with what the parties `who` released before the block."""
+    def combine(self, releases: Tensor, who: Tensor, own: Tensor, room: Tensor | None = None) -> Tensor:
+        """Return the combinations of releases (walks, ..., d) with what the parties `who` released before the block.
+
+        `room` is where to write them; without it, memory is taken for them.
+        """
         if self._before == 0 or self._kind == "independent":
             return releases
-        before = self.scratch(releases)
+        before = torch.empty_like(releases) if room is None else room
         torch.index_select(self.previous, 0, who.flatten(), out=before.view(-1, before.shape[-1]))
         return before.lerp_(releases, own.view(-1, *[1] * (releases.dim() - 1)))
 
@@ -192,10 +214,10 @@ class _History:
         """Make what the block released visible."""
         self._before += walks
         if self._kind == "decaying":
-            self.previous = self._sum / walks
+            torch.div(self._sum, walks, out=self.previous)
             self._sum.zero_()
         else:
-            self.previous = self._sum / self._before
+            torch.div(self._sum, self._before, out=self.previous)
 
     def variance_ratio(self) -> float:
         """Return g2 / v: the variance of the clipped gradients per coordinate over that of the noise.

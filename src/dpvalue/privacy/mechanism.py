@@ -78,15 +78,18 @@ def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
     Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
     """
     length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-    scaled = torch.mul(vectors, clip_scale(length, norm, vectors.dtype), out=torch.empty_like(vectors))
-    return scaled.nan_to_num_(0.0, 0.0, 0.0)
+    return divide_clipped(torch.empty_like(vectors).copy_(vectors), length.div_(clip_bound(norm, vectors.dtype)))
 
 
-def clip_scale(length: torch.Tensor, norm: float, dtype: torch.dtype) -> torch.Tensor:
-    """Return, in float64, what to scale vectors of these lengths by so that none is longer than `norm`; overwrites.
+def clip_bound(norm: float, dtype: torch.dtype) -> float:
+    """Return the length to scale longer vectors to, so that none is longer than `norm` after rounding to `dtype`."""
+    return norm * (1 - _ROOM[dtype])
 
-    The scale must stay in float64 up to the product, which then rounds once, to `dtype`. That of an infinite length is
-    0, and that of a NaN is NaN: the caller turns what is not finite after scaling into zero.
+
+def divide_clipped(vectors: torch.Tensor, excess: torch.Tensor) -> torch.Tensor:
+    """Divide vectors, in place, by `excess`, their length over `clip_bound` in float64, where that exceeds 1.
+
+    The division is in float64 and rounds once. An infinite excess makes zero; every NaN, from a vector or from infinity
+    over infinity, becomes zero.
     """
-    bound = norm * (1 - _ROOM[dtype])
-    return length.clamp_min_(bound).reciprocal_().mul_(bound)
+    return vectors.div_(excess.clamp_min_(1.0)).nan_to_num_(0.0, 0.0, 0.0)
