@@ -83,13 +83,15 @@ class FactoredRows:
     def coefficients(self, theta: Tensor, stretch: Stretch) -> Tensor:
         """Walk a stretch from the models theta (walks, d); return the coefficients (walks, positions, o)."""
         matrices = theta.unflatten(1, (self._model.width, -1))
-        outputs = (stretch.x @ matrices.transpose(1, 2)).transpose(0, 1).add(stretch.outputs)
-        found = []
-        parts = zip(outputs, stretch.y, stretch.lengths, stretch.products, strict=True)
-        for p, (at, y, lengths, products) in enumerate(parts, start=1):
-            found.append(self._at(at, y, lengths))
-            outputs[p:].addcmul_(products[p:], found[-1])
-        return torch.stack(found, dim=1)
+        with torch.inference_mode():  # the operations below are so small that autograd's book-keeping shows
+            outputs = (stretch.x @ matrices.transpose(1, 2)).transpose(0, 1).add(stretch.outputs)
+            found = []
+            parts = zip(outputs, stretch.y, stretch.lengths, stretch.products, strict=True)
+            for p, (at, y, lengths, products) in enumerate(parts, start=1):
+                found.append(self._at(at, y, lengths))
+                outputs[p:].addcmul_(products[p:], found[-1])
+            coefficients = torch.stack(found, dim=1)
+        return coefficients.clone()
 
     def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
         """The coefficients (walks, o) whose products with the rows are clipped gradients, at these outputs."""
