@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import dpvalue as dpv
-from dpvalue.cnn import PaperCNN, paper_cnn
-from dpvalue.models import Linear, Network, build_model
+from dpvalue.models import Linear, Network, PaperCNN, build_model, paper_cnn
 
 from .data import classification
 

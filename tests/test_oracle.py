@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.cnn import paper_cnn
-from dpvalue.models import build_model
+from dpvalue.models import build_model, paper_cnn
 from dpvalue.privacy.noise import FastNoise
 from dpvalue.streams import Purpose, permutations
 

@@ -20,9 +20,9 @@ from torch import nn
 from dpvalue.bench.data import Made, auc, made
 from dpvalue.bench.literal import LiteralLoop
 from dpvalue.bench.machine import facts, measure
-from dpvalue.cnn import paper_cnn
 from dpvalue.engine.local import Local
 from dpvalue.errors import require_choice
+from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats

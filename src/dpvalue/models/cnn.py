@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpvalue.models import REGRESSION, Network
+from dpvalue.models.base import REGRESSION
+from dpvalue.models.network import Network
 
 CHANNELS = 16
 
@@ -38,7 +39,7 @@ class PaperCNN(Network):
         self._rows, self._columns = (shape[1] - 2) // 2, (shape[2] - 2) // 2
         self._outputs, self._taps = outputs, 9 * shape[0]
         if example.is_cuda:
-            from dpvalue.cnn_kernel import cnn_outputs, fits
+            from dpvalue.models.cnn_kernel import cnn_outputs, fits
 
             if fits(example, outputs):
                 self.use_kernel(partial(cnn_outputs, outputs=outputs), outputs)

@@ -1,0 +1,17 @@
+"""Models as functions of one flat parameter vector, for many vectors at once.
+
+All kinds answer the same questions (`Model`): the initial parameters, the outputs on a set of rows, the gradient of
+each party's weighted loss, and the gradient of each single record. `Linear` and `PaperCNN` have gradients in closed
+form; `Network` is any `nn.Module`, through `torch.func`.
+"""
+
+from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, Model, ModelFactory, row_losses
+from dpvalue.models.build import build_model, task_of
+from dpvalue.models.cnn import PaperCNN, paper_cnn
+from dpvalue.models.linear import Linear
+from dpvalue.models.network import Network
+
+__all__ = [
+    "CLASSIFICATION", "KINDS", "REGRESSION", "Linear", "Model", "ModelFactory", "Network", "PaperCNN", "build_model",
+    "paper_cnn", "row_losses", "task_of",
+]  # fmt: skip

@@ -1,0 +1,75 @@
+"""What a model is to the engine: a function of one flat parameter vector, for many vectors at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor, nn
+
+ModelFactory = Callable[[], nn.Module]
+KINDS = ("logistic", "linear", "cnn")
+CLASSIFICATION, REGRESSION = "classification", "regression"
+
+
+class Model(Protocol):
+    """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
+
+    Rows come in the model's own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r,
+    ...) and weights (b, r): the loss of a party is the weighted sum over its r rows (weights 1/count, 0 for padding).
+    """
+
+    task: str
+    kind: str
+    size: int
+    zero_start: bool
+    """Whether it starts from zeros, and not at random."""
+    threads_may_share: bool
+    """Whether several threads may use it at once."""
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
+        ...
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return features (rows, *shape) in the form that the other methods take."""
+        ...
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return labels (rows,) in the form that the gradients take."""
+        ...
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs (b, rows, outputs) of each model on the same rows x."""
+        ...
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the function from theta to the mean losses (b,), as float64, on the rows x with labels y (rows,)."""
+        ...
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradients (b, size) of the weighted losses, model i on the rows of x[i]."""
+        ...
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients (b, r, size) of the loss of each single row."""
+        ...
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return an `nn.Module` with the parameters theta (size,), to be looked at rather than trained."""
+        ...
+
+    def numbers_per_row(self) -> int:
+        """Return about how many numbers one row makes on its way through one model."""
+        ...
+
+    def digest(self) -> str:
+        """Return a digest of everything about the model but theta."""
+        ...
+
+
+def row_losses(task: str, outputs: Tensor, y: Tensor) -> Tensor:
+    """Return the loss of each row: cross-entropy of logits, or squared error; outputs (..., o), y (...)."""
+    if task == REGRESSION:
+        return (outputs[..., 0] - y) ** 2
+    return outputs.logsumexp(-1) - outputs.gather(-1, y.unsqueeze(-1)).squeeze(-1)

@@ -1,0 +1,116 @@
+"""Logistic and linear regression, with everything in closed form."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from dpvalue.models.base import REGRESSION
+
+
+class Linear:
+    """Logistic (softmax) or linear regression; parameters are a row (weights, bias) per output: (o, f + 1), flat."""
+
+    zero_start = True
+    threads_may_share = True
+
+    def __init__(self, features: int, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> None:
+        self.task = task
+        self.kind = "linear" if task == REGRESSION else "logistic"
+        self.features, self.width = features, outputs
+        self.size = (features + 1) * outputs
+        self._dtype, self._device = dtype, device
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return zeros."""
+        return torch.zeros(self.size, dtype=self._dtype, device=self._device)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return flat rows with a column of ones, for the bias."""
+        return torch.cat([x.flatten(1), x.new_ones(len(x), 1)], dim=1)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return one-hot rows, or a column of numbers."""
+        if self.task == REGRESSION:
+            return y.unsqueeze(-1)
+        return functional.one_hot(y, self.width).to(self._dtype)
+
+    def _matrix(self, theta: Tensor) -> Tensor:
+        return theta.view(len(theta), self.width, self.features + 1)
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return x W^T + b for each model."""
+        return x @ self._matrix(theta).transpose(1, 2)
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss with the outputs of all models in one product, classes before rows.
+
+        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta.
+        """
+        columns = x.T.contiguous()
+        labels = self.targets(y)
+        picked = (labels.T.to(torch.float64) @ x.to(torch.float64) / len(x)).flatten()
+
+        def squared_error(theta: Tensor) -> Tensor:
+            return (theta @ columns - y).square_().mean(-1, dtype=torch.float64)
+
+        def cross_entropy(theta: Tensor) -> Tensor:
+            outputs = (theta.view(-1, self.features + 1) @ columns).view(len(theta), self.width, -1)
+            return log_sum_exp(outputs).mean(-1, dtype=torch.float64) - theta.to(torch.float64) @ picked
+
+        return squared_error if self.task == REGRESSION else cross_entropy
+
+    def residuals(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the derivative of the row losses by the outputs (..., o)."""
+        if self.task == REGRESSION:
+            return (outputs - y).mul_(2)
+        return outputs.softmax(-1).sub_(y)
+
+    def _residuals_at(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return self.residuals(torch.bmm(x, self._matrix(theta).transpose(1, 2)), y)
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the gradients of the weighted losses in closed form."""
+        residuals = self._residuals_at(theta, x, y)
+        if x.shape[1] == 1:  # one row of weight 1: an outer product, far cheaper than a product of thin matrices
+            return (residuals.transpose(1, 2) * x).flatten(1)
+        return ((residuals * weights.unsqueeze(-1)).transpose(1, 2) @ x).flatten(1)
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the gradients of single rows in closed form."""
+        residuals = self._residuals_at(theta, x, y)
+        return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return Flatten and Linear with these parameters."""
+        linear = nn.Linear(self.features, self.width, device=self._device, dtype=self._dtype)
+        matrix = self._matrix(theta[None])[0]
+        with torch.no_grad():
+            linear.weight.copy_(matrix[:, :-1])
+            linear.bias.copy_(matrix[:, -1])
+        return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
+
+    def numbers_per_row(self) -> int:
+        """Return the outputs."""
+        return self.width
+
+    def digest(self) -> str:
+        """Return a digest of kind and shape."""
+        return hashlib.sha256(f"{self.kind} {self.features} {self.width}".encode()).hexdigest()
+
+
+def log_sum_exp(outputs: Tensor) -> Tensor:
+    """Return log sum_c exp over the middle dimension of (b, classes, rows), in place where that is safe.
+
+    Below an absolute value of 60 no exponential overflows or vanishes, which spares the passes for the largest class.
+    """
+    if outputs.is_cuda:  # reading the bounds would wait for the device
+        return outputs.logsumexp(1)
+    low, high = outputs.aminmax()
+    if max(-float(low), float(high)) < 60.0:
+        return outputs.exp_().sum(1).log_()
+    return outputs.logsumexp(1)
