@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
+
+from dpvalue.engine.local import usable_cores
 
 Made = TypeVar("Made")
 
@@ -55,7 +56,7 @@ def facts() -> dict[str, str | int]:
     )
     found: dict[str, str | int] = {
         "processor": processor,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": usable_cores(),
         "python": platform.python_version(),
         "torch": torch.__version__,
     }

@@ -16,15 +16,16 @@ class Graph:
 
     def __init__(self, work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> None:
         self._inputs = [tensor.clone() for tensor in like]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):  # libraries set themselves up on the first calls, which a graph must not record
-                work(*self._inputs)
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._output = work(*self._inputs)
+        with torch.cuda.device(like[0].device):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):  # libraries set themselves up on the first calls, which a graph must not record
+                    work(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._output = work(*self._inputs)
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return work(*tensors)."""

@@ -77,7 +77,7 @@ class Local:
         """The threads that batches go to: 1 on a GPU, which is fast enough to keep one busy."""
         if self.torch_device.type == "cuda":
             return 1
-        return self.threads or min(len(os.sched_getaffinity(0)), _MOST_THREADS)
+        return self.threads or min(usable_cores(), _MOST_THREADS)
 
     def batch(self, numbers: int) -> int:
         """Return how many models fit a batch when each needs this many numbers."""
@@ -150,6 +150,13 @@ class Local:
         """Switch torch's own threads off, and restore them after."""
         with _torch_threads(1):
             yield
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
