@@ -90,15 +90,15 @@ def _demo(epsilon: float, seed: int) -> None:
     result, noise = found.result, found.result.noise_std()
     title = f"Data values ± DP noise, epsilon = {epsilon:g} per record"
     grid = Grid(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    grid.add_column("party")
+    grid.add_column("hospital")
     for kind in result.semivalues:
         grid.add_column(kind.name, justify="right", no_wrap=True)
     grid.add_column("rank", justify="right")
-    grid.add_column("truth")
+    grid.add_column("labels")
     frame = result.frame()
     for party in frame.sort_values("rank").index:
         cells = [f"{result.values[k.name][party]:+.3f} ± {noise[k.name][party]:.3f}" for k in result.semivalues]
-        truth = "[red]bad labels[/red]" if found.corrupted[party] else "clean"
+        truth = "[red]bad[/red]" if found.corrupted[party] else "clean"
         grid.add_row(str(frame["party"][party]), *cells, str(frame["rank"][party]), truth)
     out.print(grid)
     lowest = set(result.top(CORRUPTED, lowest=True)["party"])

@@ -45,7 +45,7 @@ def run_demo(epsilon: float = 1.0, seed: int = 0, progress: bool | Report = True
     result = value(
         (X[private], labels),
         (X[public], y[public]),
-        groups=[f"hospital {chr(65 + number)}" for number in hospital],
+        groups=[chr(ord("A") + number) for number in hospital],
         semivalues=("shapley", "banzhaf", "loo"),
         privacy=Privacy(epsilon=epsilon, unit="record"),
         preprocess=StandardScaler(),
