@@ -93,5 +93,11 @@ def test_a_bad_seed_is_one_line_too() -> None:
     assert done.stderr.splitlines()[-1] == "error: seed must be a whole number of at least 0, got -1"
 
 
+def test_a_traceback_would_not_show_private_rows() -> None:
+    from dpvalue.cli import app
+
+    assert app.pretty_exceptions_show_locals is False
+
+
 def test_version() -> None:
     assert run(str(COMMAND), "--version").stdout == f"dpvalue {dpv.__version__}\n"
