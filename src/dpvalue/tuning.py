@@ -43,8 +43,7 @@ class PublicTuner:
     def clip(self, unit: str) -> float:
         """Return a norm that nine of ten stand-ins (unit "record": public rows) exceed at the initial model.
 
-        Noise is proportional to the norm, so a norm that most gradients reach wastes least of the budget: on planted
-        label noise in public sets the first decile beat the median at every budget.
+        Noise is proportional to the norm, so a norm that most gradients reach wastes least of the budget.
         """
         generator = stream(self.seed, Purpose.TUNING)
         everything = np.arange(len(self.public.x))
