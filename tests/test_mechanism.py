@@ -13,7 +13,7 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.factored import add_outer
-from dpvalue.models import Linear
+from dpvalue.models import Linear, Network
 from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import Mechanism, clip_rows, mechanism
 from dpvalue.privacy.noise import FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
@@ -126,6 +126,30 @@ def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, 
     broken = torch.from_numpy(~np.asarray(np.isfinite(x).all(1)))
     assert 5 < int(broken.sum()) < 30
     assert not found[broken].any()
+
+
+@pytest.mark.parametrize("unit", ["party", "record"])
+@pytest.mark.parametrize("sizes", [(1, 0, 1), (2, 0, 1), (0, 2, 1)])
+def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: str, sizes: tuple[int, ...]) -> None:
+    x, y = np.arange(4.0 * sum(sizes)).reshape(-1, 4) + 1, np.arange(sum(sizes)) % 2
+    for model in (
+        Linear(4, 2, "classification", torch.float64, CPU),
+        Network(
+            lambda: nn.Linear(4, 2), "classification", "custom", torch.zeros(4, dtype=torch.float64), torch.float64, CPU
+        ),
+    ):
+        rows = party_rows(x, y, np.array(sizes), torch.float64, CPU)
+        door = mechanism(dpv.Privacy(unit=unit), 0.5, 1.0)
+        contributions = Contributions(model, rows, door, dpv.Local(dtype="float64"))
+        theta, who = model.initial(1).expand(3, -1), torch.arange(3)
+        lengths = contributions.at(theta, who).norm(dim=1)
+        assert [length > 0 for length in lengths.tolist()] == [size > 0 for size in sizes]
+        assert contributions.release_std.isfinite().all()
+        if contributions.factored is not None:
+            nothing = torch.zeros(3, 1, model.size, dtype=torch.float64)
+            known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)
+            found = add_outer(nothing, contributions.factored.coefficients(theta, known), known.x)[:, 0]
+            torch.testing.assert_close(found, contributions.at(theta, who))
 
 
 def test_sensitivities() -> None:

@@ -50,8 +50,8 @@ class FactoredRows:
     def __init__(self, model: Linear, rows: PartyRows, mechanism: Mechanism) -> None:
         self._model, self._clipped = model, mechanism.clip is not None
         x = model.inputs(rows.x)[rows.index[:, 0]]
-        # A row with a non-finite entry has a gradient of zero: as a row of zeros it has one.
-        self._x = torch.where(x.isfinite().all(-1, keepdim=True), x, 0.0)
+        # A row with a non-finite entry, and a party without rows, have a gradient of zero: as rows of zeros they do.
+        self._x = torch.where(x.isfinite().all(-1, keepdim=True) & (rows.weights > 0), x, 0.0)
         self._y = model.targets(rows.y)[rows.index[:, 0]]
         bound = 1.0 if mechanism.clip is None else clip_bound(mechanism.clip, x.dtype)
         self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound

@@ -75,10 +75,9 @@ class Linear:
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradients of the weighted losses in closed form."""
-        residuals = self._residuals_at(theta, x, y)
-        if x.shape[1] == 1:  # one row of weight 1: an outer product, far cheaper than a product of thin matrices
-            return (residuals.transpose(1, 2) * x).flatten(1)
-        return ((residuals * weights.unsqueeze(-1)).transpose(1, 2) @ x).flatten(1)
+        residuals = self._residuals_at(theta, x, y).mul_(weights.unsqueeze(-1)).transpose(1, 2)
+        # One row: an outer product, far cheaper than a product of thin matrices.
+        return (residuals * x if x.shape[1] == 1 else residuals @ x).flatten(1)
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients of single rows in closed form."""

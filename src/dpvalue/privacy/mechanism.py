@@ -53,7 +53,7 @@ class Mechanism:
             return torch.zeros(len(sizes), dtype=torch.float64)
         bound = self.clip * (2.0 if self.neighbours == "replace" else 1.0)
         if self.unit == "record":
-            return bound / sizes.to(torch.float64)
+            return bound / sizes.clamp_min(1).to(torch.float64)  # a party without records releases noise alone
         return torch.full((len(sizes),), bound, dtype=torch.float64)
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
