@@ -12,16 +12,9 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.bench import cases
-from dpvalue.bench.data import auc, made
+from dpvalue.bench.data import made
 from dpvalue.bench.literal import LiteralLoop
 from dpvalue.bench.machine import measure
-
-
-def test_auc() -> None:
-    changed = np.array([True, True, False, False])
-    assert auc(changed, np.array([0.0, 1.0, 2.0, 3.0])) == 1.0
-    assert auc(changed, np.array([3.0, 2.0, 1.0, 0.0])) == 0.0
-    assert auc(changed, np.array([1.0, 1.0, 1.0, 1.0])) == 0.5
 
 
 def test_the_literal_loop_finds_the_values_of_the_engine() -> None:

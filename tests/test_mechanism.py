@@ -205,6 +205,7 @@ def test_the_final_table_of_replay_has_noise_std_c_over_mu(rounds: int, unit: st
     table = dpv.release(
         train, test, groups=groups, model=lambda: Constant(1000, 2), privacy=privacy, noise="fast", seed=rounds,
         schedule=dpv.Schedule("replay", rounds=rounds, probes=2), clip=0.7, learning_rate=0.1, progress=False,
+        projection=None,
     )  # fmt: skip
     mu = dpv.privacy.accounting.mu_of_budget(2.0, 1e-4)
     std = 0.7 / mu / (3 if unit == "record" else 1)
@@ -223,6 +224,7 @@ def test_the_noise_of_each_party_fits_its_number_of_records(schedule: str) -> No
     table = dpv.release(
         train, test, groups=groups, model=lambda: Constant(4000, 2), privacy=dpv.Privacy(2.0, unit="record"),
         noise="fast", schedule=schedule, permutations=4, clip=0.7, learning_rate=0.1, progress=False,
+        projection=None,
     )  # fmt: skip
     np.testing.assert_allclose(table.noise_std[0] / table.noise_std, [1, 3, 9])
     np.testing.assert_allclose(table.rows.std(1), table.noise_std, rtol=0.06)  # five standard deviations
@@ -253,7 +255,7 @@ def test_a_release_less_its_clipped_gradient_is_gaussian(neighbours: str, schedu
     once = dpv.Schedule("replay", rounds=1) if schedule == "replay" else dpv.Schedule("independent")
     settings: dict[str, Any] = {
         "schedule": once, "permutations": 1, "clip": 0.3, "learning_rate": 1e-9, "seed": 11, "progress": False,
-        "engine": dpv.Local(dtype="float64"),
+        "engine": dpv.Local(dtype="float64"), "projection": None,
     }  # fmt: skip
     noisy = dpv.release(train, test, privacy=privacy, noise="fast", **settings)
     exact = dpv.release(train, test, privacy=None, **settings)

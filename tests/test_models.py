@@ -116,7 +116,7 @@ def normed(evaluating: bool, track: bool = True) -> nn.Module:
 
 def test_batch_norm_in_training_mode_is_refused_with_the_reason() -> None:
     train, test = classification(6)
-    settings = {"clip": 1.0, "learning_rate": 0.1, "progress": False}
+    settings = {"clip": 1.0, "learning_rate": 0.1, "progress": False, "projection": None}
     for factory in (lambda: normed(False), lambda: normed(True, track=False)):
         with pytest.raises(dpv.DpvalueError, match="mixes the rows of a batch"):
             dpv.value(train, test, model=factory, **settings)  # type: ignore[arg-type]

@@ -14,7 +14,9 @@ from dpvalue.engine.evaluator import Evaluator
 
 from .data import classification, flipped_breast_cancer
 
-SETTINGS: dict[str, Any] = {"clip": 1.0, "learning_rate": 0.2, "noise": "fast", "progress": False}
+SETTINGS: dict[str, Any] = {
+    "clip": 1.0, "learning_rate": 0.2, "noise": "fast", "progress": False, "projection": None,
+}  # fmt: skip
 ENGINE = dpv.Local(dtype="float64")
 
 

@@ -173,6 +173,7 @@ def test_files_hold_no_rows_of_any_data_set(data: tuple[Arrays, Arrays], tmp_pat
     assert set(tensors) == {
         "rows",
         "initial",
+        "basis",
         "noise_std",
         "values.0",
         "std_errors.0",
@@ -196,13 +197,13 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
     safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
-    (tmp_path / "newer").write_bytes(content.replace(b'"dpvalue_format":"1"', b'"dpvalue_format":"9"'))
+    (tmp_path / "newer").write_bytes(content.replace(b'"dpvalue_format":"2"', b'"dpvalue_format":"9"'))
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 1, got none", "newer": "must have dpvalue format 1, got 9",
+        "foreign": "must have dpvalue format 2, got none", "newer": "must have dpvalue format 2, got 9",
         "altered": "altered", "missing": "path must be a file",
     }.items():  # fmt: skip
         with pytest.raises(dpv.DpvalueError, match=message):
@@ -244,4 +245,4 @@ def test_a_table_of_many_starts_cannot_be_replayed(data: tuple[Arrays, Arrays]) 
 
 def test_values_are_what_a_repr_says(result: dpv.Result) -> None:
     assert repr(result).startswith("Result(shapley, loo of 20 parties")
-    assert "20 parties x 15" in repr(result.table)
+    assert "20 parties x 1," in repr(result.table)

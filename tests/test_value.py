@@ -88,7 +88,7 @@ def test_text_labels_and_categories_through_a_transformer_of_the_public_set() ->
     )
     private = frame.iloc[:30].copy()
     private.loc[0, "colour"] = "purple"  # not in the public set: all zeros
-    result = dpv.value(private, frame.iloc[30:], target="label", preprocess=transform, **FIXED)
+    result = dpv.value(private, frame.iloc[30:], target="label", preprocess=transform, projection=None, **FIXED)
     assert result.table.encoding.classes == ("no", "yes")
     assert result.table.rows.shape == (30, 2 * 4 + 2)
 
@@ -125,7 +125,7 @@ def test_the_tuned_rate_trains_a_good_model_and_averaged_gradients_get_a_lower_o
     assert gain > 0.5  # the loss of the zero model is 0.69
     averaged = dpv.release(train, test, privacy=None, schedule="replay", preprocess=StandardScaler(), **QUIET)
     assert averaged.learning_rate < own.table.learning_rate
-    noisy = dpv.release(train, test, privacy=dpv.Privacy(0.1), preprocess=StandardScaler(), **QUIET)
+    noisy = dpv.release(train, test, privacy=dpv.Privacy(0.1), projection=None, preprocess=StandardScaler(), **QUIET)
     assert noisy.learning_rate < averaged.learning_rate
 
 
@@ -136,10 +136,11 @@ def test_models_and_utilities() -> None:
     numbers, numbers_test = regression(8)
     linear = dpv.value(numbers, dpv.Utility(*numbers_test, metric="mse"), model="linear", **FIXED)
     assert linear.values["shapley"].shape == (8,)
-    network = dpv.value(train, test, model=lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), **FIXED)
+    whole: dict[str, Any] = {**FIXED, "projection": None}
+    network = dpv.value(train, test, model=lambda: nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)), **whole)
     assert network.table.rows.shape == (8, 4 * 5 + 5 + 5 * 3 + 3)
     pictures, pictures_test = images(6)
-    assert dpv.value(pictures, pictures_test, model="cnn", **FIXED).table.rows.shape == (6, 160 + 16 * 9 * 3 + 3)
+    assert dpv.value(pictures, pictures_test, model="cnn", **whole).table.rows.shape == (6, 160 + 16 * 9 * 3 + 3)
 
 
 def test_a_callable_utility_sees_the_model() -> None:
@@ -208,11 +209,11 @@ def test_a_run_that_cannot_fit_says_so_before_it_starts(monkeypatch: pytest.Monk
     train, test = classification(20)
     needed = 5 * 20 * 15 * 4
     monkeypatch.setattr(dpv.Local, "free_bytes", lambda self: needed)
-    dpv.value(train, test, **FIXED)
+    dpv.value(train, test, projection=None, **FIXED)
     monkeypatch.setattr(dpv.Local, "free_bytes", lambda self: needed - 1)
     seen: list[str] = []
     with pytest.raises(dpv.DpvalueError, match=r"20 parties x 15 parameters .* are free on cpu: use a model"):
-        dpv.value(train, test, **{**FIXED, "progress": lambda *event: seen.append(event[0])})
+        dpv.value(train, test, projection=None, **{**FIXED, "progress": lambda *event: seen.append(event[0])})
     assert not seen
 
 
@@ -231,7 +232,7 @@ def test_threads_are_restored() -> None:
 def test_progress_is_reported_and_ends_complete() -> None:
     train, test = classification(30)
     seen: list[tuple[str, int, int]] = []
-    dpv.value(train, test, **{**FIXED, "progress": lambda *event: seen.append(event)})
+    dpv.value(train, test, projection=None, **{**FIXED, "progress": lambda *event: seen.append(event)})
     assert seen[:2] == [("releasing", 1, 2), ("releasing", 2, 2)]
     assert seen[-1][0] == "walking"
     assert seen[-1][1] == seen[-1][2]
@@ -264,7 +265,8 @@ def test_no_privacy_needs_no_noise_source(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_guarantee_can_be_quoted() -> None:
     train, test = classification(12)
-    result = dpv.value(train, test, groups=np.repeat([0, 1, 2, 3], 3), privacy=dpv.Privacy(0.5, unit="record"), **FIXED)
+    privacy = dpv.Privacy(0.5, unit="record", mechanism="gaussian")
+    result = dpv.value(train, test, groups=np.repeat([0, 1, 2, 3], 3), privacy=privacy, **FIXED)
     text = str(result.guarantee)
     for part in ("Each record", "epsilon = 0.5", "delta = 5e-05", "mu = ", "zero_out", "Gaussian", "This run only"):
         assert part in text

@@ -1,12 +1,13 @@
 """dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
 
-from dpvalue import diagnostics, games, privacy
+from dpvalue import detection, diagnostics, games, privacy
 from dpvalue.engine import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.files import load
 from dpvalue.parties import Parties
 from dpvalue.plan import Plan, plan
 from dpvalue.privacy import Guarantee, Privacy
+from dpvalue.projection import Projection
 from dpvalue.result import Result
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Semivalue, semivalue
@@ -16,6 +17,6 @@ from dpvalue.valuation import release, value
 
 __version__ = "0.1.0"
 __all__ = [
-    "DpvalueError", "Guarantee", "Local", "Parties", "Plan", "Privacy", "Result", "Schedule", "Semivalue", "Table",
-    "Utility", "diagnostics", "games", "load", "plan", "privacy", "release", "semivalue", "value",
+    "DpvalueError", "Guarantee", "Local", "Parties", "Plan", "Privacy", "Projection", "Result", "Schedule", "Semivalue",
+    "Table", "Utility", "detection", "diagnostics", "games", "load", "plan", "privacy", "release", "semivalue", "value",
 ]  # fmt: skip

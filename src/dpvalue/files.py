@@ -23,12 +23,13 @@ from dpvalue.errors import DpvalueError
 from dpvalue.estimates import Estimate
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
+from dpvalue.projection import Projection
 from dpvalue.result import Result
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats, Semivalue, semivalue
 from dpvalue.table import Table
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _ESTIMATE_FIELDS = ("values", "std_errors", "counts", "sample_variances")
 
 
@@ -85,6 +86,8 @@ def _table_parts(table: Table) -> tuple[dict[str, Any], dict[str, Tensor]]:
     header = {
         "names": table.names,
         "guarantee": asdict(table.guarantee),
+        "projection": None if table.projection is None else asdict(table.projection),
+        "expected_auc": table.expected_auc,
         "learning_rate": table.learning_rate,
         "model": table.model if isinstance(table.model, str) else "custom",
         "digest": table.digest,
@@ -94,6 +97,8 @@ def _table_parts(table: Table) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "seed": table.seed,
     }
     tensors = {"rows": table.rows, "initial": table.initial, "noise_std": torch.from_numpy(table.noise_std)}
+    if table.basis is not None:
+        tensors["basis"] = table.basis
     return header, tensors
 
 
@@ -118,6 +123,9 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         noise_std=tensors["noise_std"].numpy(),
         guarantee=Guarantee(**header["guarantee"]),
         initial=tensors["initial"],
+        basis=tensors.get("basis"),
+        projection=None if header["projection"] is None else Projection(**header["projection"]),
+        expected_auc=header["expected_auc"],
         learning_rate=header["learning_rate"],
         model=header["model"] if named else model,
         digest=header["digest"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,13 +102,22 @@ class Result:
             rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
             # The same way as the run: the same permutations, at most 20 of them, or all coalitions.
             walks = min(self.walks, LEAST_WALKS) or 2**MOST_PLAYERS_ENUMERATED
-            for draw in range(draws):
-                normal = stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(tuple(rows.shape))
-                noisy = rows + std[:, None] * torch.from_numpy(normal).to(rows)
+            for drawn in self._fresh_noise(draws):
+                noisy = rows + std[:, None] * torch.from_numpy(drawn).to(rows)
                 again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
                 for name, estimate in again.estimates.items():
                     found[name].append(estimate.values)
         return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
+
+    def _fresh_noise(self, draws: int) -> Iterator[Floats]:
+        """Yield noise of variance 1, of the law and shape of the table's."""
+        shape = tuple(self.table.rows.shape)
+        if self.guarantee.law != "laplace":
+            yield from (stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(shape) for draw in range(draws))
+            return
+        # Its tails are heavy: the spread of 20 draws would be off by a quarter, so it is made exact for each party.
+        drawn = stream(self.table.seed, Purpose.RENOISE).laplace(size=(draws, *shape))
+        yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
 
     def frame(self, noise: bool = False) -> pandas.DataFrame:
         """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).

@@ -10,10 +10,11 @@ from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
+from dpvalue.projection import Projection
 from dpvalue.schedule import Schedule
 from dpvalue.streams import require_seed
 
-CLIP_RULES = ("flat",)
+CLIP_RULES = ("auto", "flat", "normalise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,7 @@ class Settings:
     privacy: Privacy | None
     schedule: Schedule
     permutations: int
+    projection: Projection | str | None
     clip: float | str
     clip_rule: str
     learning_rate: float | str
@@ -37,6 +39,8 @@ class Settings:
             raise DpvalueError(f"privacy must be a Privacy or None, got {self.privacy!r}")
         if not isinstance(self.engine, Local):
             raise DpvalueError(f"engine must be a Local, got {self.engine!r}")
+        if self.projection is not None and self.projection != "auto" and not isinstance(self.projection, Projection):
+            raise DpvalueError(f"projection must be a Projection, 'auto' or None, got {self.projection!r}")
         require_choice("clip_rule", self.clip_rule, CLIP_RULES)
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
@@ -48,6 +52,16 @@ class Settings:
                 require_positive(name, setting)
 
     @property
-    def releases(self) -> int:
-        """Noisy messages per party."""
-        return self.schedule.releases(self.permutations)
+    def free_projection(self) -> bool:
+        """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""
+        return self.projection == "auto" and self.privacy is not None and self.schedule.kind == "replay"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing about a release is ours to choose: all directions, and a given clipping norm."""
+        return self.fixed_projection is None and not self.free_projection and not isinstance(self.clip, str)
+
+    @property
+    def fixed_projection(self) -> Projection | None:
+        """The projection that was asked for; None, all directions, also where it is ours to choose."""
+        return self.projection if isinstance(self.projection, Projection) else None

@@ -23,6 +23,8 @@ class Purpose(IntEnum):
     INITIAL_MODEL = 3
     TUNING = 4
     RENOISE = 5
+    TRAINING = 6
+    PLANTING = 7
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

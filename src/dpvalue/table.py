@@ -16,9 +16,10 @@ from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
 from dpvalue.estimates import warn_if_not_finite
-from dpvalue.models import ModelFactory, build_model
+from dpvalue.models import ModelFactory, build_model, projected
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Report, reporting
+from dpvalue.projection import Projection
 from dpvalue.replay import replay
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats, Semivalue, semivalues
@@ -42,6 +43,9 @@ class Table:
         noise_std: the noise standard deviation per coordinate of each row (n,); zeros without privacy.
         guarantee: what the releases spent.
         initial: theta_0, the model that every walk starts from (d,).
+        basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
+        projection: what the basis was made by; None: all directions.
+        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
         learning_rate: alpha, how far a row moves the model.
         model: the name of the model or its factory; None for a custom model loaded without it.
         digest: of the model.
@@ -56,6 +60,9 @@ class Table:
     noise_std: Floats
     guarantee: Guarantee
     initial: Tensor
+    basis: Tensor | None
+    projection: Projection | None
+    expected_auc: float | None
     learning_rate: float
     model: str | ModelFactory | None
     digest: str
@@ -124,7 +131,11 @@ class Table:
         )
         if model.digest() != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
-        return Walker(model, self.initial.to(like), self.learning_rate, engine)
+        initial = self.initial.to(like)
+        if self.basis is not None:
+            model = projected(model, initial, self.basis.to(like))
+            initial = model.initial(0)
+        return Walker(model, initial, self.learning_rate, engine)
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""

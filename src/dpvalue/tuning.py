@@ -1,4 +1,4 @@
-"""Choosing the clipping norm and the learning rate on the public set alone.
+"""Choosing the learning rate on the public set alone.
 
 Rows of the public set stand in for the parties ("stand-ins", as many rows each as the parties publicly have), and noise
 of the planned size stands in for the mechanism's. No private row is read, so nothing here costs privacy.
@@ -31,32 +31,18 @@ _WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 
 @dataclass(frozen=True)
 class PublicTuner:
-    """Everything public that a choice may depend on; `sizes` are the parties' public numbers of records."""
+    """Everything public that a choice may depend on.
+
+    `sizes` are the parties' public numbers of records, `units` those of what is protected in each.
+    """
 
     model: Model
     initial: Tensor
     public: PublicSet
     sizes: NDArray[np.int64]
+    units: NDArray[np.int64]
     engine: Local
     seed: int
-
-    def clip(self, unit: str) -> float:
-        """Return a norm that nine of ten stand-ins (unit "record": public rows) exceed at the initial model.
-
-        Noise is proportional to the norm, so a norm that most gradients reach wastes least of the budget.
-        """
-        generator = stream(self.seed, Purpose.TUNING)
-        everything = np.arange(len(self.public.x))
-        sizes = np.ones(_MOST_STAND_INS, dtype=np.int64) if unit == "record" else self.sizes
-        parties = self._stand_ins(generator, everything, sizes)
-        unclipped = Mechanism(None, 0.0, "party", "zero_out")
-        norms = (
-            self._contributions(parties, unclipped)
-            .at(self.initial.expand(parties.n, -1), torch.arange(parties.n, device=self.initial.device))
-            .norm(dim=1)
-        )
-        decile = float(norms.quantile(0.1))
-        return decile if np.isfinite(decile) and decile > 0 else 1.0
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
         """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.
@@ -82,7 +68,9 @@ class PublicTuner:
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PartyRows, mechanism: Mechanism) -> Contributions:
-        return Contributions(self.model, parties, mechanism, self.engine)
+        # A stand-in's rows are of different persons.
+        rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
+        return Contributions(self.model, parties, rule, self.engine)
 
     def _stand_ins(
         self, generator: np.random.Generator, rows: NDArray[np.int64], sizes: NDArray[np.int64]
@@ -139,4 +127,4 @@ class PublicTuner:
 
     def _release_std(self, mechanism: Mechanism) -> Tensor:
         """The noise of one release, as root mean square over the parties."""
-        return mechanism.noise_std(torch.from_numpy(self.sizes)).square().mean().sqrt()
+        return mechanism.noise_std(torch.from_numpy(self.units)).square().mean().sqrt()

@@ -76,13 +76,14 @@ class PublicSet:
     l2: float
 
 
-def as_utility(data: Any, target: str | None = None, groups: Any = None) -> Utility:
+def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
     """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset.
 
-    A column that names groups of parties is no feature: it is left out of a DataFrame.
+    A column that names groups of parties or persons (`labels`) is no feature: it is left out of a DataFrame.
     """
     if isinstance(data, Utility):
         return data
-    if isinstance(groups, str) and groups in getattr(data, "columns", ()):
-        data = data.drop(columns=[groups])
+    names = [name for name in labels if isinstance(name, str) and name in getattr(data, "columns", ())]
+    if names:
+        data = data.drop(columns=names)
     return Utility(*features_and_labels(data, target, "utility"))

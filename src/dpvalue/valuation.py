@@ -11,6 +11,7 @@ from dpvalue.models import ModelFactory
 from dpvalue.parties import Parties, as_parties
 from dpvalue.privacy.budget import Privacy
 from dpvalue.progress import Report, reporting
+from dpvalue.projection import Projection
 from dpvalue.result import Result
 from dpvalue.run import prepare
 from dpvalue.schedule import Schedule, as_schedule
@@ -29,13 +30,15 @@ def value(
     privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
     schedule: str | Schedule | None = None,
     permutations: int = 1000,
+    projection: Projection | str | None = "auto",
     clip: float | str = "auto",
-    clip_rule: str = "flat",
+    clip_rule: str = "auto",
     learning_rate: float | str = "auto",
     noise: str = "secure",
     preprocess: Any = None,
     target: str | None = None,
     groups: Any = None,
+    persons: Any = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -54,14 +57,17 @@ def value(
         privacy: the budget; None for no differential privacy.
         schedule: a name or a `Schedule`; None is "replay" with privacy, own gradients ("independent") without.
         permutations: k of the paper's schedules; the most that a replay walks.
-        clip: the clipping norm C; "auto" takes it from the public set (no clipping without privacy).
-        clip_rule: "flat", one norm over all parameters.
+        projection: which public directions a release is made in: a `Projection`, None for all, or "auto": for "replay"
+            with privacy what is expected to find most at the budget, by rehearsal on the public set; else all.
+        clip: the clipping norm C, of what is released; "auto" takes it from the public set (none without privacy).
+        clip_rule: "flat" scales down what is longer than C, "normalise" scales everything to C; or "auto".
         learning_rate: alpha; "auto" tunes it on the public set.
         noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
             applied to all rows.
         target: the label column of DataFrames.
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
+        persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
         engine: where to compute.
         seed: of the public randomness: permutations, initial model, and noise="fast".
         progress: show a bar on a terminal; or a callable (stage, done, total).
@@ -72,6 +78,7 @@ def value(
         privacy=privacy,
         schedule=as_schedule(schedule, private=privacy is not None),
         permutations=permutations,
+        projection=projection,
         clip=clip,
         clip_rule=clip_rule,
         learning_rate=learning_rate,
@@ -80,18 +87,18 @@ def value(
         engine=engine,
         seed=seed,
     )
-    private, public = _data(parties, utility, target, groups)
+    private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:
         run = prepare(private, public, settings)
-        if settings.schedule.kind == "replay":
+        if run.choice.schedule.kind == "replay":
             table, _ = run.release(report)
-            tolerance = settings.schedule.tolerance
+            tolerance = run.choice.schedule.tolerance
             return table.value(
                 public, semivalues=kinds, permutations=permutations, tolerance=tolerance, engine=engine, progress=report
             )
         table, estimates = run.release(report, kinds)
     warn_if_not_finite(estimates)
-    valued = permutations - settings.schedule.first_valued(permutations)
+    valued = permutations - run.choice.schedule.first_valued(permutations)
     return Result(table, kinds, estimates, valued, None, public, engine)
 
 
@@ -103,13 +110,15 @@ def release(
     privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
     schedule: str | Schedule | None = None,
     permutations: int = 1000,
+    projection: Projection | str | None = "auto",
     clip: float | str = "auto",
-    clip_rule: str = "flat",
+    clip_rule: str = "auto",
     learning_rate: float | str = "auto",
     noise: str = "secure",
     preprocess: Any = None,
     target: str | None = None,
     groups: Any = None,
+    persons: Any = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -117,13 +126,14 @@ def release(
     """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
 
     Formal guarantee and arguments as in `value`; `utility` serves only as the public set from which classes,
-    preprocessing, clipping norm and learning rate are taken.
+    preprocessing, directions, clipping norm and learning rate are taken.
     """
     settings = Settings(
         model=model,
         privacy=privacy,
         schedule=as_schedule(schedule, private=privacy is not None),
         permutations=permutations,
+        projection=projection,
         clip=clip,
         clip_rule=clip_rule,
         learning_rate=learning_rate,
@@ -132,15 +142,15 @@ def release(
         engine=engine,
         seed=seed,
     )
-    private, public = _data(parties, utility, target, groups)
+    private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:
         return prepare(private, public, settings).release(report)[0]
 
 
-def _data(parties: Any, utility: Any, target: str | None, groups: Any) -> tuple[Parties, Utility]:
+def _data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
     if target is not None and not any(hasattr(data, "columns") for data in (parties, utility)):
         raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
-    return as_parties(parties, target, groups), as_utility(utility, target, groups)
+    return as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
 
 
 _semivalues = semivalues  # the argument of value shadows the function

@@ -17,9 +17,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from dpvalue.bench.data import Made, auc, made
+from dpvalue.bench.data import Made, made
 from dpvalue.bench.literal import LiteralLoop
 from dpvalue.bench.machine import facts, measure
+from dpvalue.detection import auc
 from dpvalue.engine.local import Local
 from dpvalue.errors import require_choice
 from dpvalue.models import paper_cnn
@@ -53,7 +54,7 @@ class Line:
 def _value(data: Made, schedule: Schedule, permutations: int, gpu: bool = False, **settings: Any) -> Any:
     defaults: dict[str, Any] = {
         "privacy": PRIVACY, "clip": CLIP, "learning_rate": ALPHA, "noise": "fast", "progress": False,
-        "semivalues": SEMIVALUES, "engine": Local(device="cuda" if gpu else "cpu"),
+        "projection": None, "semivalues": SEMIVALUES, "engine": Local(device="cuda" if gpu else "cpu"),
     }  # fmt: skip
     return value(data.train, data.test, schedule=schedule, permutations=permutations, **{**defaults, **settings})
 
@@ -131,10 +132,10 @@ def _quality(
     scores: dict[str, list[float]] = {name: [], **{other: [] for other in schedules}}
     for seed in range(5):
         data = made(n, shape, classes, test=300, seed=seed)
-        scores[name].append(auc(data.changed, baseline(data, k, seed)))
+        scores[name].append(auc(baseline(data, k, seed), data.changed))
         for other, schedule in schedules.items():
             found = _value(data, schedule, k, gpu, model=model, seed=seed, semivalues="shapley")
-            scores[other].append(auc(data.changed, found.values["shapley"]))
+            scores[other].append(auc(found.values["shapley"], data.changed))
     lines = []
     for other, found in scores.items():
         note = f"AUC {np.mean(found):.3f} ({np.std(found, ddof=1) / 5**0.5:.3f})"
@@ -203,7 +204,7 @@ def pydvl() -> list[Line]:
     values, other = ours.made.values["shapley"], np.array(theirs["values"])
     note = (
         f"rank correlation {spearmanr(values, other).statistic:.2f}; "
-        f"AUC ours {auc(changed, values):.3f}, theirs {auc(changed, other):.3f}"
+        f"AUC ours {auc(values, changed):.3f}, theirs {auc(other, changed):.3f}"
     )
     speed = 5000 / ours.seconds
     ratio = theirs["seconds"] / ours.seconds

@@ -32,10 +32,3 @@ def made(n: int, shape: tuple[int, ...], classes: int, test: int = 1000, seed: i
     changed[generator.choice(n, round(0.3 * n), replace=False)] = True
     labels = np.where(changed, (y[:n] + generator.integers(1, classes, n)) % classes, y[:n])
     return Made((X[:n], labels), (X[n:], y[n:]), changed)
-
-
-def auc(changed: NDArray[np.bool_], values: NDArray[np.float64]) -> float:
-    """Return the area under the ROC curve of low values as a sign of a changed label."""
-    low, high = values[changed], values[~changed]
-    wins = (low[:, None] < high[None, :]).mean() + 0.5 * (low[:, None] == high[None, :]).mean()
-    return float(wins)

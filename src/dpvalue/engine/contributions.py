@@ -20,42 +20,79 @@ class Contributions:
         self.n = rows.n
         self._model, self._rows = model, rows
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
-        self.release_std = mechanism.noise_std(rows.sizes.cpu())
-        gradients = rows.width if mechanism.per_record else 1
-        self.numbers = 4 * gradients * model.size + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
+        self.units = rows.persons if mechanism.unit == "person" else rows.sizes
+        self._most_units = int(self.units.max())
+        self.release_scale = mechanism.noise_scale(self.units.cpu())
+        self.release_std = mechanism.noise_std(self.units.cpu())
+        gradients = rows.width if mechanism.per_unit else 1
+        self.numbers = 4 * gradients * model.numbers + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
         self._batch = engine.piece(self.numbers, least=64)
         self._engine = engine
         self.factored: FactoredRows | None = None
-        if isinstance(model, Linear) and rows.width == 1:
+        if isinstance(model, Linear) and rows.width == 1 and mechanism.rule == "flat":
             self.factored = FactoredRows(model, rows, mechanism)
 
-    def rows_of(self, who: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the padded rows (..., r), targets and weights of the parties `who` (...), for `clipped_gradients`."""
-        index = self._rows.index[who]
-        return self._x[index], self._y[index], self._rows.weights[who]
-
-    def clipped_gradients(self, theta: Tensor, rows: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """Return the clipped gradients (b, d) of parties with these rows, party i at the model theta[i].
+    def clipped_gradients(self, theta: Tensor, who: Tensor) -> Tensor:
+        """Return the clipped gradients (b, d), less the centre, of the parties who (b,), party i at the model theta[i].
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
-        gradients, divided by its public number of records; in float64, as one record's share of a float32 sum would
-        drown in its rounding. What is released is rounded after the noise.
+        gradients, divided by its public number of records; unit person: a person's records are averaged, clipped
+        together, and divided by the public number of persons. Sums are in float64, as one record's share of a float32
+        sum would drown in its rounding. What is released is rounded after the noise.
         """
-        x, y, weights = rows
-        if not self.mechanism.per_record:
-            return self.mechanism.clipped(self._model.gradients(theta, x, y, weights))
-        records = self.mechanism.clipped(self._model.record_gradients(theta, x, y))
-        return (records * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
+        return self._clip(self._gradients(theta, who), who)
+
+    def _gradients(self, theta: Tensor, who: Tensor) -> Tensor:
+        """What is clipped: the gradients of parties (b, d), or of their records (b, r, d)."""
+        index = self._rows.index[who]
+        if self.mechanism.per_unit:
+            return self._model.record_gradients(theta, self._x[index], self._y[index])
+        return self._model.gradients(theta, self._x[index], self._y[index], self._rows.weights[who])
+
+    def _clip(self, gradients: Tensor, who: Tensor) -> Tensor:
+        if not self.mechanism.per_unit:
+            return self.mechanism.clipped(gradients)
+        if self.mechanism.unit == "record":
+            weights = self._rows.weights[who]
+        else:
+            gradients, weights = self._by_person(gradients, who)
+        return (self.mechanism.clipped(gradients) * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
+
+    def _by_person(self, records: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean gradients (b, p, d) of each person's records, and the weights (b, p), 1 / persons or 0."""
+        assert self._rows.people is not None
+        assert self._rows.shares is not None
+        finite = records.isfinite().all(-1, keepdim=True)  # one bad record must not silence a person's others
+        shared = torch.where(finite, records, 0.0) * self._rows.shares[who].unsqueeze(-1)
+        means = records.new_zeros(len(who), self._most_units, records.shape[-1])
+        means.scatter_add_(1, self._rows.people[who].unsqueeze(-1).expand_as(shared), shared)
+        present = torch.arange(self._most_units, device=who.device) < self.units[who].unsqueeze(-1)
+        return means, present / self.units[who].clamp_min(1).to(records.dtype).unsqueeze(-1)
 
     def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
-        """Turn standard normal rows (..., d) into the noise of releases of the parties who (...), in place."""
-        return drawn.mul_(self.release_std.to(drawn)[who].unsqueeze(-1))
+        """Turn rows of standard noise (..., d) into the noise of releases of the parties who (...), in place."""
+        return drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
 
     def at(self, theta: Tensor, who: Tensor) -> Tensor:
-        """Return the clipped gradients (b, d) of the parties who (b,), in batches that fit."""
+        """Return the clipped gradients (b, d), less the centre, of the parties who (b,), in batches that fit."""
         pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
 
         def work(pair: tuple[Tensor, Tensor]) -> Tensor:
-            return self.clipped_gradients(pair[0], self.rows_of(pair[1]))
+            return self.clipped_gradients(*pair)
 
         return torch.cat(self._engine.map(work, pairs, self._model.threads_may_share))
+
+    def along(self, points: Tensor, shares: Tensor, who: Tensor) -> Tensor:
+        """Return the clipped means, less the centre, of the gradients of the parties who (b,) at the same points.
+
+        Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
+        """
+
+        def work(some: Tensor) -> Tensor:
+            found = [
+                share * self._gradients(point.expand(len(some), -1), some)
+                for point, share in zip(points, shares, strict=True)
+            ]
+            return self._clip(torch.stack(found).sum(0), some)
+
+        return torch.cat(self._engine.map(work, who.split(self._batch), self._model.threads_may_share))

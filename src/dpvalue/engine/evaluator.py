@@ -18,7 +18,7 @@ class Evaluator:
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
         self._engine, self._share = engine, model.threads_may_share and not callable(public.metric)
-        self.batch = engine.piece(model.size + len(public.x) * model.numbers_per_row(), least=16)
+        self.batch = engine.piece(model.numbers + len(public.x) * model.numbers_per_row(), least=16)
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""

@@ -127,8 +127,8 @@ class InterleavedReleases:
         """
 
         def step(theta: Tensor, noise: Tensor, parties: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-            release = noise + self.contributions.clipped_gradients(theta, self.contributions.rows_of(parties))
-            release = release.to(theta.dtype)
+            release = noise + self.contributions.clipped_gradients(theta, parties)
+            release = release.to(theta.dtype) + self.contributions.mechanism.centre
             return theta - self.walker.learning_rate * history.combine(release, parties, own), release
 
         path = []

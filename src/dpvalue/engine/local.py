@@ -19,7 +19,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CACHED_NUMBERS = 2**19
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
-_TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
+TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
 Item = TypeVar("Item")
 Done = TypeVar("Done")
 
@@ -108,7 +108,7 @@ class Local:
 
     def require_room(self, parties: int, size: int) -> None:
         """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot."""
-        needed, free = _TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
+        needed, free = TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
         if free is not None and needed > free:
             raise DpvalueError(
                 f"{parties} parties x {size} parameters in {self.dtype} need about {needed / 1e9:.3g} GB for the table "

@@ -18,10 +18,11 @@ from dpvalue.streams import Purpose, permutations
 
 @dataclass(frozen=True)
 class RoundReleases:
-    """The releases of R rounds of B probes.
+    """The releases of R rounds of B probes; the first is taken at public points: the initial model, or `points`.
 
-    Formal guarantee: `run` reads the parties' data only through one Gaussian release per party and round, of the mean
-    of clipped gradients at models that are functions of earlier releases and public things.
+    Formal guarantee: `run` reads the parties' data only through one release per party and round, of the mean of clipped
+    gradients (in the first round: of the clipped mean of gradients) at models that are functions of earlier releases
+    and public things.
     """
 
     walker: Walker
@@ -30,6 +31,8 @@ class RoundReleases:
     seed: int
     rounds: int
     probes: int
+    points: Tensor
+    shares: Tensor
 
     def run(self, report: Report, before_round: Callable[[int, Tensor, Ints], None] | None = None) -> Tensor:
         """Make all releases and return the table, their mean per party (n, d).
@@ -42,23 +45,21 @@ class RoundReleases:
         )
         for number in range(self.rounds):
             if number == 0:
-                gradients = self._at_initial_model(n)
+                everyone = torch.arange(n, device=self.points.device)
+                gradients = self.contributions.along(self.points, self.shares, everyone)
             else:
                 orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, n)
                 table = total / number
                 if before_round is not None:
                     before_round(number, table, orders)
                 gradients = self._along_walks(table, orders)
-            if self.contributions.mechanism.noise_multiplier:
-                drawn = self.noise.stream(number, self.walker.initial).fill(torch.empty_like(total))
+            mechanism = self.contributions.mechanism
+            if mechanism.noise_multiplier:
+                drawn = self.noise.stream(number, self.walker.initial, mechanism.law).fill(torch.empty_like(total))
                 gradients = gradients + self.contributions.noise(drawn, torch.arange(n, device=drawn.device))
-            total += gradients
+            total += gradients + mechanism.centre
             report("releasing", number + 1, self.rounds)
         return total / self.rounds
-
-    def _at_initial_model(self, n: int) -> Tensor:
-        theta = self.walker.initial.expand(n, -1)
-        return self.contributions.at(theta, torch.arange(n, device=theta.device))
 
     def _along_walks(self, table: Tensor, orders: Ints) -> Tensor:
         """Each party's clipped gradient at the model before it, averaged over the probes in float64.

@@ -22,6 +22,8 @@ class Model(Protocol):
     task: str
     kind: str
     size: int
+    numbers: int
+    """How many numbers one parameter vector takes while it is used: `size`, and more if it is made into another."""
     zero_start: bool
     """Whether it starts from zeros, and not at random."""
     threads_may_share: bool

@@ -22,7 +22,7 @@ class Linear:
         self.task = task
         self.kind = "linear" if task == REGRESSION else "logistic"
         self.features, self.width = features, outputs
-        self.size = (features + 1) * outputs
+        self.size = self.numbers = (features + 1) * outputs
         self._dtype, self._device = dtype, device
 
     def initial(self, seed: int, index: int = 0) -> Tensor:

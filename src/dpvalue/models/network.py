@@ -39,7 +39,7 @@ class Network:
         self._names = list(trained)
         self._shapes = [p.shape for p in trained.values()]
         self._sizes = [p.numel() for p in trained.values()]
-        self.size = sum(self._sizes)
+        self.size = self.numbers = sum(self._sizes)
         state = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         self._fixed = {name: tensor.detach() for name, tensor in state.items() if name not in trained}
         self._numbers = self._count_numbers(example)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from numbers import Real
 
-from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
+from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
 from dpvalue.privacy import accounting
 
-UNITS = ("party", "record")
+UNITS = ("party", "record", "person")
 NEIGHBOURS = ("zero_out", "replace")
 ACCOUNTINGS = ("composition", "poisson")
+MECHANISMS = ("auto", *accounting.LAWS)
 
 
 @dataclass(frozen=True)
@@ -25,12 +27,16 @@ class Privacy:
 
     Args:
         epsilon: how much the presence of one unit may change what is seen; positive.
-        delta: the probability with which that may fail; between 0 and 1.
-        unit: what is protected: "party" (all of a party's data) or "record" (one row of it).
+        delta: the probability with which that may fail; between 0 and 1. 0 asks for pure DP, which one Laplace release
+            of one number gives.
+        unit: what is protected: "party" (all of a party's data), "record" (one row of it) or "person" (all rows of one
+            person, told by the ids in `Parties`).
         neighbours: "zero_out" (the unit's contribution replaced by zero) or "replace" (by any other contribution).
         accounting: "composition" counts every release of a party. "poisson" is the paper's accounting; it claims
             amplification by a secret sampling that does not happen, so a result made with it states the epsilon
             really spent beside the claim.
+        mechanism: "gaussian", "laplace", or "auto": whichever is expected to find more at this budget.
+        parties_per_person: the most parties that one person's records may be in (unit "person"); their releases add up.
     """
 
     epsilon: float = 1.0
@@ -38,11 +44,15 @@ class Privacy:
     unit: str = "party"
     neighbours: str = "zero_out"
     accounting: str = "composition"
+    mechanism: str = "auto"
+    parties_per_person: int = 1
 
     def __post_init__(self) -> None:
         require_positive("epsilon", self.epsilon)
         number = isinstance(self.delta, Real)
-        require_number("delta", self.delta, "between 0 and 1, ends excluded", number and 0 < self.delta < 1)
+        require_number("delta", self.delta, "at least 0 and below 1", number and 0 <= self.delta < 1)
+        require_choice("mechanism", self.mechanism, MECHANISMS)
+        require_count("parties_per_person", self.parties_per_person)
         require_choice("unit", self.unit, UNITS)
         require_choice("neighbours", self.neighbours, NEIGHBOURS)
         require_choice("accounting", self.accounting, ACCOUNTINGS)
@@ -51,12 +61,30 @@ class Privacy:
                 "accounting='poisson' exists to compare with the paper, which has unit='party' and "
                 f"neighbours='zero_out'; got unit={self.unit!r}, neighbours={self.neighbours!r}"
             )
+        if self.delta == 0 and (self.mechanism == "gaussian" or self.accounting == "poisson"):
+            raise DpvalueError("delta must be positive for Gaussian noise, got 0")
+        if self.mechanism == "laplace" and self.accounting == "poisson":
+            raise DpvalueError("accounting='poisson' is for Gaussian noise, got mechanism='laplace'")
+        if self.parties_per_person > 1 and self.unit != "person":
+            raise DpvalueError(f"parties_per_person goes with unit='person', got unit={self.unit!r}")
 
-    def noise_multiplier(self, releases: int, parties: int) -> float:
-        """Return noise std / sensitivity of each of a party's `releases`."""
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The laws of noise that this budget allows."""
+        if self.delta == 0:
+            return ("laplace",)
+        if self.accounting == "poisson":
+            return ("gaussian",)
+        return accounting.LAWS if self.mechanism == "auto" else (self.mechanism,)
+
+    def noise_multiplier(self, releases: int, parties: int, law: str = "gaussian") -> float:
+        """Return noise scale / sensitivity of each of a party's `releases`; a scale is a std, for Laplace its b."""
         if self.accounting == "poisson":
             return accounting.poisson_noise_multiplier(self.epsilon, self.delta, releases, parties)
-        return accounting.noise_multiplier(self.epsilon, self.delta, releases)
+        seen = releases * self.parties_per_person
+        if law == "laplace":
+            return seen / self.epsilon
+        return accounting.noise_multiplier(self.epsilon, self.delta, seen)
 
 
 @dataclass(frozen=True)
@@ -64,8 +92,9 @@ class Guarantee:
     """What a run spent, in numbers; `str()` of it is one paragraph to quote.
 
     `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
-    the run used the paper's accounting. `private` is False for a run without differential privacy; the numbers are
-    then None.
+    the run used the paper's accounting. `mu` is None for the Laplace mechanism, which is pure: delta is 0. `advantage`
+    is the total variation between neighbours: how much better than a coin an attacker who sees every release tells them
+    apart. `private` is False for a run without differential privacy; the numbers are then None.
     """
 
     private: bool
@@ -80,33 +109,49 @@ class Guarantee:
     noise_multiplier: float | None = None
     releases: int | None = None
     clip: float | None = None
+    advantage: float | None = None
+    parties_per_person: int = 1
     simulation: bool = False
+
+    @property
+    def law(self) -> str:
+        """The law of the noise."""
+        return "laplace" if self.mechanism == "Laplace" else "gaussian"
 
     def under(self, neighbours: str) -> float:
         """Return the epsilon of the same releases under another neighbouring relation.
 
-        A contribution is at most C long, so replacing it by zero moves a release by C and by another one by 2C: mu
-        doubles from "zero_out" to "replace", and halves the other way.
+        A contribution is at most C long, so replacing it by zero moves a release by C and by another one by 2C: mu (for
+        Laplace noise epsilon) doubles from "zero_out" to "replace", and halves the other way.
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
-        if self.mu is None or self.delta is None or self.epsilon is None:
+        if self.delta is None or self.epsilon is None:
             raise DpvalueError("a run without differential privacy has no epsilon under any neighbouring relation")
         if neighbours == self.neighbours:
             return self.epsilon
-        return accounting.epsilon_of_mu(self.mu * (2.0 if neighbours == "replace" else 0.5), self.delta)
+        factor = 2.0 if neighbours == "replace" else 0.5
+        if self.mu is None:
+            return factor * self.epsilon
+        return accounting.epsilon_of_mu(self.mu * factor, self.delta)
 
     def __str__(self) -> str:
         if not self.private:
             return "No differential privacy: the values, the table and the saved file expose the parties' data."
         assert self.epsilon is not None
-        protected = {"party": "All data of each party", "record": "Each record of each party"}[str(self.unit)]
+        protected = {
+            "party": "All data of each party is",
+            "record": "Each record of each party is",
+            "person": f"All records of each person, in at most {self.parties_per_person} parties, are",
+        }[str(self.unit)]
         change = {"zero_out": "its contribution replaced by zero", "replace": "it replaced by any other"}
         spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
+        kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
         sentence = (
-            f"{protected} is protected by ({spent})-differential privacy (mu = {self.mu:.4g}; neighbours "
+            f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
             f"release(s) per party by the {self.mechanism} mechanism, clipped to {self.clip:.4g}, noise "
-            f"{self.noise_multiplier:.4g} times the sensitivity. This run only: other runs on the same data add to it."
+            f"{self.noise_multiplier:.4g} times the sensitivity; an attacker's advantage is at most "
+            f"{self.advantage:.2g}. This run only: other runs on the same data add to it."
         )
         if self.claimed_epsilon is not None:
             sentence = (
@@ -118,27 +163,61 @@ class Guarantee:
         return sentence
 
 
-def guarantee(privacy: Privacy | None, multiplier: float, releases: int, clip: float | None, fast: bool) -> Guarantee:
-    """Return what `releases` Gaussian releases per party with this noise multiplier spent."""
+def guarantee(
+    privacy: Privacy | None,
+    multiplier: float,
+    releases: int,
+    clip: float | None,
+    fast: bool,
+    law: str = "gaussian",
+) -> Guarantee:
+    """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
     if privacy is None:
         return Guarantee(private=False)
-    mu = sqrt(releases) / multiplier
+    seen = releases * privacy.parties_per_person
     by_paper = privacy.accounting == "poisson"
+    if law == "laplace":
+        mu, epsilon, delta = None, privacy.epsilon, 0.0
+        advantage = accounting.laplace_advantage(epsilon, seen)
+    else:
+        mu, delta = sqrt(seen) / multiplier, privacy.delta
+        epsilon = accounting.epsilon_of_mu(mu, delta) if by_paper else privacy.epsilon
+        advantage = accounting.gaussian_advantage(mu)
     return Guarantee(
         private=True,
         unit=privacy.unit,
         neighbours=privacy.neighbours,
-        epsilon=accounting.epsilon_of_mu(mu, privacy.delta) if by_paper else privacy.epsilon,
-        delta=privacy.delta,
+        epsilon=epsilon,
+        delta=delta,
         mu=mu,
-        mechanism="Gaussian",
+        mechanism=law.capitalize(),
         accounting=privacy.accounting,
         claimed_epsilon=privacy.epsilon if by_paper else None,
         noise_multiplier=multiplier,
         releases=releases,
         clip=clip,
+        advantage=advantage,
+        parties_per_person=privacy.parties_per_person,
         simulation=fast,
     )
+
+
+def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
+    """Return the epsilon that several runs on the same data spend together at this delta.
+
+    Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
+    relation that they share; Gaussian and Laplace runs may mix.
+    """
+    for one in guarantees:
+        if not one.private:
+            raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
+    if len({(one.unit, one.neighbours, one.parties_per_person) for one in guarantees}) > 1:
+        raise DpvalueError("guarantees must share their unit, neighbours and parties_per_person to be added up")
+    spent = [
+        (one.law, float(one.noise_multiplier or 0.0), int(one.releases or 0) * one.parties_per_person)
+        for one in guarantees
+    ]
+    return accounting.total_epsilon(spent, delta)
 
 
 def warn_if_delta_is_large(privacy: Privacy, units: int) -> None:

@@ -1,18 +1,22 @@
-"""The one door through which private data leaves: clip, then add Gaussian noise.
+"""The one door through which private data leaves: centre, clip, then add Gaussian or Laplace noise.
 
-Sensitivity of a release (l2), with C the clipping norm and M the public number of records of the party:
+Sensitivity of a release (l2), with C the clipping norm and M the public number of records (unit person: of persons) of
+the party:
 
-                 unit party    unit record
-    zero_out         C             C / M
-    replace         2C            2C / M
+                 unit party    unit record, person
+    zero_out         C               C / M
+    replace         2C              2C / M
 
 A release is the mean of clipped gradients at any number of points ("probes") that depend only on earlier releases and
 on public things. The mean of vectors bounded by C is bounded by C, so the number of probes never enters.
+
+A public `centre` is subtracted before clipping and added again after the noise: what leaves is still at most C long.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -25,51 +29,77 @@ _ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The Gaussian mechanism of one run: clip each unit to `clip`, add noise of `noise_multiplier` sensitivities.
+    """The mechanism of one run: clip each unit to `clip`, add noise of `noise_multiplier` sensitivities.
 
     Formal guarantee: k releases of a party are mu-GDP with mu = sqrt(k) / noise_multiplier for one `unit` under
-    `neighbours`, whatever the data: non-finite gradients count as zero, unreported.
+    `neighbours`, whatever the data: non-finite gradients count as zero, unreported. With law "laplace", one release of
+    one number is epsilon-DP with epsilon = 1 / noise_multiplier.
 
     Args:
         clip: the norm C that bounds one unit; None only without privacy.
-        noise_multiplier: noise std / sensitivity; 0 only without privacy.
-        unit: "party" or "record".
+        noise_multiplier: noise scale / sensitivity; 0 only without privacy.
+        unit: "party", "record" or "person".
         neighbours: "zero_out" or "replace".
+        law: "gaussian" (scale: standard deviation) or "laplace" (scale: b).
+        rule: "flat" scales what is longer than C down to C, "normalise" scales everything to C but zero.
+        centre: the public number that is subtracted from every coordinate before clipping.
     """
 
     clip: float | None
     noise_multiplier: float
     unit: str
     neighbours: str
+    law: str = "gaussian"
+    rule: str = "flat"
+    centre: float = 0.0
 
     @property
-    def per_record(self) -> bool:
-        """Whether single records are clipped, instead of the party's mean gradient."""
-        return self.unit == "record" and self.clip is not None
+    def per_unit(self) -> bool:
+        """Whether single records or persons are clipped, instead of the party's mean gradient."""
+        return self.unit != "party" and self.clip is not None
 
     def sensitivity(self, sizes: torch.Tensor) -> torch.Tensor:
-        """Return the l2 sensitivity of a release, for parties with these public numbers of records."""
+        """Return the l2 sensitivity of a release, for parties with these public numbers of records, or of persons."""
         if self.clip is None:
             return torch.zeros(len(sizes), dtype=torch.float64)
         bound = self.clip * (2.0 if self.neighbours == "replace" else 1.0)
-        if self.unit == "record":
+        if self.unit != "party":
             return bound / sizes.clamp_min(1).to(torch.float64)  # a party without records releases noise alone
         return torch.full((len(sizes),), bound, dtype=torch.float64)
 
-    def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
-        """Return the noise standard deviation of one release per coordinate, for each party."""
+    def noise_scale(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Return the scale of the noise of one release per coordinate, for each party."""
         return self.noise_multiplier * self.sensitivity(sizes)
 
+    def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
+        """Return the standard deviation of that noise."""
+        return self.noise_scale(sizes) * (2**0.5 if self.law == "laplace" else 1.0)
+
     def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the gradients (..., d) with every vector's norm at most `clip`; see `clip_rows`."""
-        return gradients if self.clip is None else clip_rows(gradients, self.clip)
+        """Return the gradients (..., d) less the centre, with every vector's norm at most `clip`."""
+        if self.centre:
+            gradients = gradients - self.centre
+        if self.clip is None:
+            return gradients
+        return normalise_rows(gradients, self.clip) if self.rule == "normalise" else clip_rows(gradients, self.clip)
 
 
-def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float) -> Mechanism:
+def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **how: Any) -> Mechanism:
     """Return the mechanism for a budget; without one it neither clips (unless `clip` is given) nor adds noise."""
     if privacy is None:
-        return Mechanism(clip, 0.0, "party", "zero_out")
-    return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours)
+        return Mechanism(clip, 0.0, "party", "zero_out", **how)
+    return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours, **how)
+
+
+def normalise_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
+    """Scale every vector (last dimension) to l2 norm `norm`; zero, and one with a non-finite entry, become zero.
+
+    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
+    """
+    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
+    scaled = vectors.to(torch.float64) / length * clip_bound(norm, vectors.dtype)
+    rounded: torch.Tensor = scaled.to(vectors.dtype)
+    return rounded.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:

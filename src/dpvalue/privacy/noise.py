@@ -27,7 +27,7 @@ def piece_rows(size: int, device: torch.device) -> int:
 
 
 class NoiseStream:
-    """Rows of standard normal numbers, in order; `draw` fills a contiguous tensor with the next of them."""
+    """Rows of standard noise (scale 1), in order; `draw` fills a contiguous tensor with the next of them."""
 
     def __init__(self, draw: Callable[[Tensor], None], like: Tensor) -> None:
         self._draw = draw
@@ -52,10 +52,10 @@ class NoiseStream:
 
 
 class NoiseSource(Protocol):
-    """Hands out streams of standard normal rows like `like`, a vector (size,) of some type on some device."""
+    """Hands out streams of rows of standard noise like `like`, a vector (size,) of some type on some device."""
 
-    def stream(self, release: int, like: Tensor) -> NoiseStream:
-        """Return the stream of the release with this number."""
+    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
+        """Return the stream of the release with this number; `law` is "gaussian" or "laplace"."""
         ...
 
 
@@ -72,7 +72,7 @@ class SecureNoise:
             message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
-    def stream(self, release: int, like: Tensor) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
         from randomgen import ChaCha
 
@@ -80,7 +80,9 @@ class SecureNoise:
         width: type[np.float32] | type[np.float64] = np.float64 if like.dtype == torch.float64 else np.float32
 
         def draw(out: Tensor) -> None:
-            if out.is_cuda:
+            if law == "laplace":
+                out.copy_(torch.from_numpy(generator.laplace(size=tuple(out.shape))))
+            elif out.is_cuda:
                 out.copy_(torch.from_numpy(generator.standard_normal(tuple(out.shape), dtype=width)))
             else:
                 generator.standard_normal(out=out.numpy(), dtype=width)
@@ -94,13 +96,16 @@ class FastNoise:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def stream(self, release: int, like: Tensor) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
         """Return the stream of (seed, release): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
         generator.manual_seed(int(stream(self.seed, Purpose.FAST_NOISE, release).integers(2**62)))
 
         def draw(out: Tensor) -> None:
-            out.normal_(generator=generator)
+            if law == "laplace":  # the difference of two exponential variables
+                out.exponential_(generator=generator).sub_(torch.empty_like(out).exponential_(generator=generator))
+            else:
+                out.normal_(generator=generator)
 
         return NoiseStream(draw, like)
 
