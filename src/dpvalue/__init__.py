@@ -1,6 +1,6 @@
 """dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
 
-from dpvalue import detection, diagnostics, games, privacy
+from dpvalue import baselines, detection, diagnostics, games, privacy
 from dpvalue.engine import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.files import load
@@ -18,5 +18,6 @@ from dpvalue.valuation import release, value
 __version__ = "0.1.0"
 __all__ = [
     "DpvalueError", "Guarantee", "Local", "Parties", "Plan", "Privacy", "Projection", "Result", "Schedule", "Semivalue",
-    "Table", "Utility", "detection", "diagnostics", "games", "load", "plan", "privacy", "release", "semivalue", "value",
+    "Table", "Utility", "baselines", "detection", "diagnostics", "games", "load", "plan", "privacy", "release",
+    "semivalue", "value",
 ]  # fmt: skip

@@ -149,16 +149,7 @@ def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
         candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
         candidates = [fixed]
-    one_release = settings.schedule.kind == "replay" and settings.schedule.rounds in (None, 1)
-    doors = []
-    for law in privacy.laws:
-        if law == "gaussian":
-            noise = privacy.noise_multiplier(settings.schedule.releases(settings.permutations), at.n)
-            noise *= float(np.linalg.norm(settings.schedule.table_weights(settings.permutations)))
-            doors.append(mechanism(privacy, 1.0, noise))
-        elif one_release:
-            doors.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, at.n, law), law=law))
-    options = rehearsal.options(candidates, doors, clip, rule)
+    options = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
     if not options:
         asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
         raise DpvalueError(
@@ -166,6 +157,20 @@ def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
             f"got projection {settings.projection!r} and schedule {str(settings.schedule)!r}"
         )
     return prefer(options, at.model.size)
+
+
+def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
+    """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
+    schedule, permutations = settings.schedule, settings.permutations
+    found = []
+    for law in privacy.laws:
+        if law == "gaussian":
+            noise = privacy.noise_multiplier(schedule.releases(permutations), n)
+            noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
+            found.append(mechanism(privacy, 1.0, noise))
+        elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
+            found.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
+    return found
 
 
 def _longest(projection: Projection | None) -> Projection | None:

@@ -20,7 +20,7 @@ from dpvalue.encoding import Array
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
-from dpvalue.models import REGRESSION, Linear, Model, projected
+from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.projection import Basis, Projection, make_basis, mean_gradient, path_basis
@@ -129,16 +129,30 @@ class Rehearsal:
             single = projection is not None and projection.m == 1
             for door in doors:
                 if single or door.law == "gaussian":
-                    found.append(self._best(projection, single, door, clip, rule))
+                    found.append(self._best(projection, self.sketches(projection), door, clip, rule))
+        return found
+
+    def loss_options(self, doors: list[Mechanism]) -> list[Option]:
+        """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
+        found = []
+        for steps in STEPS:
+            sketches = _joined([fold.losses(steps) for fold in self._folds])
+            found += [self._best(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
         return found
 
     def _best(
-        self, projection: Projection | None, single: bool, door: Mechanism, clip: float | None, rule: str | None
+        self,
+        projection: Projection | None,
+        sketches: tuple[Sketch, Sketch],
+        door: Mechanism,
+        clip: float | None,
+        rule: str | None,
     ) -> Option:
         """The best centre, clipping rule and norm."""
-        clean, bad = self.sketches(projection)
+        clean, bad = sketches
+        single = projection is not None and projection.m == 1
         scores = np.concatenate([clean.score, bad.score])
-        centres = (-np.quantile(scores, _CENTRES)).tolist() if single else [0.0]
+        centres = np.quantile(scores, _CENTRES).tolist() if single else [0.0]
         if clip is not None:
             norms = [clip]
         elif single:
@@ -169,12 +183,7 @@ class Rehearsal:
     def sketches(self, projection: Projection | None) -> tuple[Sketch, Sketch]:
         """Return the sketches of clean and of planted units, over all folds."""
         if projection not in self._sketches:
-            parts = [fold.sketches(projection) for fold in self._folds]
-            clean, bad = (
-                Sketch(np.concatenate([part.score for part in kind]), np.concatenate([part.length for part in kind]))
-                for kind in zip(*parts, strict=True)
-            )
-            self._sketches[projection] = clean, bad
+            self._sketches[projection] = _joined([fold.sketches(projection) for fold in self._folds])
         return self._sketches[projection]
 
     @cached_property
@@ -234,6 +243,11 @@ class _Fold:
             towards = gradient / gradient.norm()
         return [self._sketch(model, points, shares, towards, labels) for labels in self._labels]
 
+    def losses(self, steps: int) -> list[Sketch]:
+        """Return the sketches of negated losses under the model trained for so long."""
+        model, one = FixedModelLoss(self._of.model, self._trained[steps]), self._of.initial.new_ones(1)
+        return [self._sketch(model, model.initial(0)[None], one, one, labels) for labels in self._labels]
+
     def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
         sizes = np.full(len(labels) // self._rows, self._rows)
         units = party_rows(self._units.cpu().numpy(), labels.cpu().numpy(), sizes, points.dtype, points.device)
@@ -244,6 +258,15 @@ class _Fold:
             score.append(gradients @ towards.to(torch.float64))
             length.append(gradients.norm(dim=1))
         return Sketch(_finite(torch.cat(score)), _finite(torch.cat(length)))
+
+
+def _joined(parts: list[list[Sketch]]) -> tuple[Sketch, Sketch]:
+    """The clean and the planted sketches of all folds."""
+    clean, bad = (
+        Sketch(np.concatenate([part.score for part in kind]), np.concatenate([part.length for part in kind]))
+        for kind in zip(*parts, strict=True)
+    )
+    return clean, bad
 
 
 def prefer(options: list[Option], size: int) -> Option:

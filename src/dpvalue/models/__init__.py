@@ -11,8 +11,9 @@ from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 from dpvalue.models.projected import Projected, projected
+from dpvalue.models.screening import FixedModelLoss
 
 __all__ = [
-    "CLASSIFICATION", "KINDS", "REGRESSION", "Linear", "Model", "ModelFactory", "Network", "PaperCNN", "Projected",
-    "build_model", "paper_cnn", "projected", "row_losses", "task_of",
+    "CLASSIFICATION", "KINDS", "REGRESSION", "FixedModelLoss", "Linear", "Model", "ModelFactory", "Network", "PaperCNN",
+    "Projected", "build_model", "paper_cnn", "projected", "row_losses", "task_of",
 ]  # fmt: skip
