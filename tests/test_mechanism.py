@@ -144,7 +144,7 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
         theta, who = model.initial(1).expand(3, -1), torch.arange(3)
         lengths = contributions.at(theta, who).norm(dim=1)
         assert [length > 0 for length in lengths.tolist()] == [size > 0 for size in sizes]
-        assert contributions.release_std.isfinite().all()
+        assert contributions.read_std.isfinite().all()
         if contributions.factored is not None:
             nothing = torch.zeros(3, 1, model.size, dtype=torch.float64)
             known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)

@@ -96,7 +96,7 @@ def public_loss(
                 raise DpvalueError("no public model could be trained")
             steps, expected = best.projection.steps, best.auc
             multiplier = privacy.noise_multiplier(1, private.n, best.law)
-            door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, centre=best.centre)
+            door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
         rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
         fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], seed)[0])
         private_rows = private.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
@@ -106,6 +106,6 @@ def public_loss(
         if privacy is not None:
             drawn = noise_source(noise, seed).stream(0, fixed.initial(seed), door.law).fill(torch.empty_like(released))
             released = released + contributions.noise(drawn, everyone)
-        scores = (released + door.centre)[:, 0].cpu().to(torch.float64).numpy()
+        scores = door.scale.read(released)[:, 0].cpu().to(torch.float64).numpy()
     spent = guarantee(privacy, door.noise_multiplier, 1, door.clip, noise == "fast", door.law)
     return Screening(scores, private.names, spent, expected)

@@ -15,7 +15,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.models import Model, projected
 from dpvalue.parties import party_rows
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
-from dpvalue.privacy.mechanism import Mechanism, mechanism
+from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
 from dpvalue.projection import Basis, Projection, make_basis
 from dpvalue.rehearsal import STEPS, Option, Rehearsal, prefer
 from dpvalue.schedule import Schedule
@@ -102,12 +102,12 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     option = None
     if privacy is None:
         projection = _longest(settings.fixed_projection)
-        law, centre = "gaussian", 0.0
+        law, scale = "gaussian", Scale()
     elif settings.is_fixed and "gaussian" in privacy.laws:
-        projection, law, centre = None, "gaussian", 0.0
+        projection, law, scale = None, "gaussian", Scale()
     else:
         option = best_option(at, privacy, rehearsal or at.rehearsal())
-        projection, law, centre = option.projection, option.law, option.centre
+        projection, law, scale = option.projection, option.law, option.scale
         clip, rule = option.clip, option.rule
 
     model, initial, basis = at.model, at.initial, None
@@ -119,7 +119,7 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     schedule = _schedule(settings.schedule, projection, 1 if basis is None else len(basis.points))
     releases = schedule.releases(settings.permutations)
     multiplier = 0.0 if privacy is None else privacy.noise_multiplier(releases, at.n, law)
-    door = mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", centre=centre)
+    door = mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
     own = schedule.kind == "independent"
     if not isinstance(settings.learning_rate, str):
         rate = float(settings.learning_rate)
@@ -204,7 +204,7 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     rows = party_rows(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
     alone = Contributions(model, rows, replace(door, unit="party"), engine)
     everyone = torch.arange(some, device=initial.device)
-    step = float(alone.along(basis.points, basis.shares, everyone).mean()) + door.centre
-    std = mixed * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
+    step = float(door.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
+    std = mixed * door.scale.gain * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
     return best / reach if reach > 0 else 1.0

@@ -8,7 +8,7 @@ mechanism, centre and clipping norm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -22,7 +22,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.parties import party_rows
-from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.projection import Basis, Projection, make_basis, mean_gradient, path_basis
 from dpvalue.semivalues import Floats
 from dpvalue.streams import Purpose, stream
@@ -50,7 +50,7 @@ class Option:
     law: str
     clip: float
     rule: str
-    centre: float
+    scale: Scale
     auc: float
 
 
@@ -168,8 +168,9 @@ class Rehearsal:
                 for centre in centres:
                     ends = self._parties(clean.contribution(how, norm, centre), bad.contribution(how, norm, centre))
                     auc = expected_auc(*ends, door.law, scale * norm)
-                    found.append(Option(projection, door.law, norm, how, centre, auc))
-        return max(found, key=lambda option: option.auc)
+                    found.append(Option(projection, door.law, norm, how, Scale(centre, centre), auc))
+        best = max(found, key=lambda option: option.auc)
+        return replace(best, scale=_calibrated(best, clean, bad)) if single else best
 
     def _parties(self, clean: Floats, bad: Floats) -> tuple[Floats, Floats]:
         """Quantiles of what clean and corrupted parties would release; half of a corrupted one's units are planted."""
@@ -258,6 +259,20 @@ class _Fold:
             score.append(gradients @ towards.to(torch.float64))
             length.append(gradients.norm(dim=1))
         return Sketch(_finite(torch.cat(score)), _finite(torch.cat(length)))
+
+
+def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
+    """The scale on which clipped components have, among clean and among planted units, the means of unclipped ones.
+
+    But a planted unit takes back at most what a clean one gives: the loss of a wrong label knows no bounds, and a few
+    of them would turn the walk of all parties around.
+    """
+    ends = [one.contribution(option.rule, option.clip, option.scale.centre).mean() for one in (clean, bad)]
+    means = clean.score.mean(), max(bad.score.mean(), -clean.score.mean())
+    if not (ends[0] > ends[1] and means[0] > means[1]):
+        return option.scale
+    gain = (means[0] - means[1]) / (ends[0] - ends[1])
+    return Scale(option.scale.centre, float(means[0] - gain * ends[0]), float(gain))
 
 
 def _joined(parts: list[list[Sketch]]) -> tuple[Sketch, Sketch]:

@@ -90,7 +90,7 @@ class Run:
         return Table(
             rows=rows.cpu(),
             names=self.names,
-            noise_std=self.contributions.release_std.numpy() * np.linalg.norm(weights),
+            noise_std=self.contributions.read_std.numpy() * np.linalg.norm(weights),
             guarantee=choice.spent,
             initial=(self.walker.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),

@@ -23,7 +23,7 @@ class Contributions:
         self.units = rows.persons if mechanism.unit == "person" else rows.sizes
         self._most_units = int(self.units.max())
         self.release_scale = mechanism.noise_scale(self.units.cpu())
-        self.release_std = mechanism.noise_std(self.units.cpu())
+        self.read_std = mechanism.scale.gain * mechanism.noise_std(self.units.cpu())
         gradients = rows.width if mechanism.per_unit else 1
         self.numbers = 4 * gradients * model.numbers + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
         self._batch = engine.piece(self.numbers, least=64)
@@ -33,7 +33,7 @@ class Contributions:
             self.factored = FactoredRows(model, rows, mechanism)
 
     def clipped_gradients(self, theta: Tensor, who: Tensor) -> Tensor:
-        """Return the clipped gradients (b, d), less the centre, of the parties who (b,), party i at the model theta[i].
+        """Return the clipped gradients (b, d), less their centre, of the parties who (b,) at the models theta (b, d).
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
         gradients, divided by its public number of records; unit person: a person's records are averaged, clipped
@@ -74,7 +74,7 @@ class Contributions:
         return drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
 
     def at(self, theta: Tensor, who: Tensor) -> Tensor:
-        """Return the clipped gradients (b, d), less the centre, of the parties who (b,), in batches that fit."""
+        """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in batches that fit."""
         pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
 
         def work(pair: tuple[Tensor, Tensor]) -> Tensor:
@@ -83,7 +83,7 @@ class Contributions:
         return torch.cat(self._engine.map(work, pairs, self._model.threads_may_share))
 
     def along(self, points: Tensor, shares: Tensor, who: Tensor) -> Tensor:
-        """Return the clipped means, less the centre, of the gradients of the parties who (b,) at the same points.
+        """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
 
         Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
         """

@@ -128,7 +128,7 @@ class InterleavedReleases:
 
         def step(theta: Tensor, noise: Tensor, parties: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
             release = noise + self.contributions.clipped_gradients(theta, parties)
-            release = release.to(theta.dtype) + self.contributions.mechanism.centre
+            release = self.contributions.mechanism.scale.read(release.to(theta.dtype))
             return theta - self.walker.learning_rate * history.combine(release, parties, own), release
 
         path = []
@@ -230,9 +230,11 @@ class _History:
             return 0.0
         between = self._squares - self._before * self.previous.to(torch.float64).square().sum()
         variance = float(between) / (n * d * (self._before - 1))
-        v = float(np.square(self._run.contributions.release_std.numpy()).mean())
-        clip = self._run.contributions.mechanism.clip
-        g2 = min(max(variance - v, 0.0), inf if clip is None else clip**2 / d)
+        v = float(np.square(self._run.contributions.read_std.numpy()).mean())
+        mechanism = self._run.contributions.mechanism
+        g2 = min(
+            max(variance - v, 0.0), inf if mechanism.clip is None else (mechanism.scale.gain * mechanism.clip) ** 2 / d
+        )
         if v == 0:
             return inf if g2 > 0 else 0.0
         return g2 / v

@@ -57,7 +57,7 @@ class RoundReleases:
             if mechanism.noise_multiplier:
                 drawn = self.noise.stream(number, self.walker.initial, mechanism.law).fill(torch.empty_like(total))
                 gradients = gradients + self.contributions.noise(drawn, torch.arange(n, device=drawn.device))
-            total += gradients + mechanism.centre
+            total += mechanism.scale.read(gradients)
             report("releasing", number + 1, self.rounds)
         return total / self.rounds
 

@@ -10,7 +10,8 @@ the party:
 A release is the mean of clipped gradients at any number of points ("probes") that depend only on earlier releases and
 on public things. The mean of vectors bounded by C is bounded by C, so the number of probes never enters.
 
-A public `centre` is subtracted before clipping and added again after the noise: what leaves is still at most C long.
+Around one number there may be a public `Scale`: it is subtracted before clipping and changes how the noisy release is
+read after; what leaves is still at most C long.
 """
 
 from __future__ import annotations
@@ -28,6 +29,23 @@ _ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
 
 
 @dataclass(frozen=True)
+class Scale:
+    """Public numbers around the clipping of one component, chosen where clean and corrupted units differ most.
+
+    `centre` is subtracted before clipping. A noisy release r is then read as level + gain * r, which undoes, on average
+    over public units, what clipping took away: post-processing.
+    """
+
+    centre: float = 0.0
+    level: float = 0.0
+    gain: float = 1.0
+
+    def read(self, release: torch.Tensor) -> torch.Tensor:
+        """Return what a release, or a clipped component, stands for."""
+        return release if self == Scale() else self.level + self.gain * release
+
+
+@dataclass(frozen=True)
 class Mechanism:
     """The mechanism of one run: clip each unit to `clip`, add noise of `noise_multiplier` sensitivities.
 
@@ -42,7 +60,7 @@ class Mechanism:
         neighbours: "zero_out" or "replace".
         law: "gaussian" (scale: standard deviation) or "laplace" (scale: b).
         rule: "flat" scales what is longer than C down to C, "normalise" scales everything to C but zero.
-        centre: the public number that is subtracted from every coordinate before clipping.
+        scale: where one number is clipped, and how it is read after.
     """
 
     clip: float | None
@@ -51,7 +69,7 @@ class Mechanism:
     neighbours: str
     law: str = "gaussian"
     rule: str = "flat"
-    centre: float = 0.0
+    scale: Scale = Scale()
 
     @property
     def per_unit(self) -> bool:
@@ -76,9 +94,9 @@ class Mechanism:
         return self.noise_scale(sizes) * (2**0.5 if self.law == "laplace" else 1.0)
 
     def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the gradients (..., d) less the centre, with every vector's norm at most `clip`."""
-        if self.centre:
-            gradients = gradients - self.centre
+        """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""
+        if self.scale.centre:
+            gradients = gradients - self.scale.centre
         if self.clip is None:
             return gradients
         return normalise_rows(gradients, self.clip) if self.rule == "normalise" else clip_rows(gradients, self.clip)
