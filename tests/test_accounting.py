@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting import pld
+from scipy import stats
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import guarantee
+
+from .data import classification
 
 DELTA = 5e-5
 KNOWN = [(1.0, 1000, 106.123), (10.0, 200, 6.63429), (0.1, 50, 187.172)]
@@ -113,3 +117,54 @@ def test_the_papers_accounting_of_few_releases(releases: int, parties: int) -> N
 def test_the_papers_accounting_is_for_the_papers_setting(setting: dict[str, Any]) -> None:
     with pytest.raises(dpv.DpvalueError, match="compare with the paper"):
         dpv.Privacy(accounting="poisson", **setting)
+
+
+def test_laplace_is_pure_and_adds_up() -> None:
+    assert accounting.total_epsilon([("laplace", 2.0, 3)], 0.0) == pytest.approx(1.5)
+    assert accounting.total_epsilon([], 1e-5) == 0.0
+    privacy = dpv.Privacy(0.8, delta=0)
+    assert privacy.laws == ("laplace",)
+    assert privacy.noise_multiplier(1, 10, "laplace") == pytest.approx(1.25)
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-4])
+def test_a_mixture_is_composed_as_dp_accounting_composes_it(delta: float) -> None:
+    """An accountant of its own: the same events, its default discretisation."""
+    accountant = pld.PLDAccountant(dp_accounting.NeighboringRelation.REPLACE_SPECIAL)
+    accountant.compose(dp_accounting.GaussianDpEvent(5.0), 3)
+    accountant.compose(dp_accounting.LaplaceDpEvent(4.0), 2)
+    found = accounting.total_epsilon([("gaussian", 5.0, 3), ("laplace", 4.0, 2)], delta)
+    assert found == pytest.approx(accountant.get_epsilon(delta), rel=1e-2)
+    alone = accounting.epsilon(5.0, delta, 3)
+    assert alone < found < alone + 0.5  # never more than adding both up
+
+
+def test_mixed_runs_add_up_and_different_units_do_not() -> None:
+    train, test = classification(12)
+    settings: dict[str, Any] = {"noise": "fast", "progress": False}
+    one = dpv.release(train, test, privacy=dpv.Privacy(1.0, mechanism="laplace"), **settings).guarantee
+    other = dpv.release(train, test, privacy=dpv.Privacy(1.0, mechanism="gaussian"), **settings).guarantee
+    total = dpv.privacy.total_epsilon([one, other], 5e-5)
+    assert 1.5 < total < 2.0
+    assert dpv.privacy.total_epsilon([one, one], 0.0) == pytest.approx(2.0)
+    record = dpv.release(train, test, privacy=dpv.Privacy(unit="record"), **settings).guarantee
+    with pytest.raises(dpv.DpvalueError, match="guarantees must share their unit"):
+        dpv.privacy.total_epsilon([one, record], 5e-5)
+    with pytest.raises(dpv.DpvalueError, match="guarantees must all be of private runs"):
+        dpv.privacy.total_epsilon([one, dpv.Guarantee(private=False)], 5e-5)
+    assert one.under("replace") == pytest.approx(2.0)
+
+
+def test_the_attackers_advantage_is_the_total_variation() -> None:
+    """Integrals of |p - q| / 2 over a grid; for several Laplace releases by simulation."""
+    grid = np.linspace(-60, 60, 400_001)
+    for density, found in (
+        (stats.norm(0, 2.5).pdf, accounting.gaussian_advantage(1 / 2.5)),
+        (stats.laplace(0, 2.5).pdf, accounting.laplace_advantage(1 / 2.5)),
+    ):
+        exact = np.trapezoid(np.abs(density(grid) - density(grid - 1)), grid) / 2
+        assert found == pytest.approx(exact, abs=1e-6)
+    generator = np.random.default_rng(0)
+    drawn = generator.laplace(0, 2.0, (400_000, 3))
+    loss = (np.abs(drawn - 1) - np.abs(drawn)).sum(1) / 2.0  # log p(x) / p(x - 1)
+    assert accounting.laplace_advantage(1.5, 3) == pytest.approx(np.maximum(0, 1 - np.exp(-loss)).mean(), abs=3e-3)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 
-from .data import classification
+from .data import classification, flipped_breast_cancer
 
 
 @pytest.mark.parametrize(
@@ -47,3 +50,87 @@ def test_bad_input() -> None:
         dpv.plan(5, auc=1.5)
     with pytest.raises(dpv.DpvalueError, match="parameters must be"):
         dpv.plan(5, parameters=0)
+
+
+@pytest.fixture(name="public")
+def made_public() -> Any:
+    return flipped_breast_cancer(300)[1]
+
+
+def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
+    found = dpv.plan(800)
+    assert found.laplace is not None
+    assert found.gaussian is not None
+    assert (found.laplace.delta, found.laplace.mu) == (0.0, None)
+    assert found.laplace.advantage == pytest.approx(0.39, abs=5e-3)
+    assert found.gaussian.advantage == pytest.approx(0.12, abs=5e-3)
+    assert found.laplace_ceiling == pytest.approx(0.865, abs=5e-4)
+    for part in ("pure", "mu = 0.298", "advantage 0.39", "advantage 0.12", "AUC at most 0.881 by any method"):
+        assert part in str(found)
+    several = dpv.plan(800, schedule="running-mean")
+    assert several.laplace is None
+    assert several.laplace_ceiling is None
+    pure = dpv.plan(800, privacy=dpv.Privacy(delta=0))
+    assert pure.gaussian is None
+    assert pure.releases == 1
+    with pytest.raises(dpv.DpvalueError, match="delta = 0 needs one release of one number"):
+        dpv.plan(800, privacy=dpv.Privacy(delta=0), schedule="running-mean")
+
+
+def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
+    found = dpv.plan(800, privacy=dpv.Privacy(0.1), auc=0.881)
+    assert found.epsilon_needed == pytest.approx(1.0, abs=2e-3)
+    assert "AUC 0.881 needs epsilon = 1 or more, whatever the method" in str(found)
+    assert "cannot work" in found.advice
+    assert "unit='record'" in found.advice
+    assert found.expected_auc is None
+    assert found.efficiency is None
+
+
+def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
+    train, test, _ = flipped_breast_cancer(300)
+    planned = dpv.plan(train, test, preprocess=StandardScaler(), seed=4)
+    table = dpv.release(train, test, preprocess=StandardScaler(), seed=4, noise="fast", progress=False)
+    assert planned.projection == table.projection
+    assert planned.expected_auc == table.expected_auc
+    assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
+    assert planned.table_bytes == table.rows.numel() * 4
+    assert planned.memory_bytes == 5 * table.rows.numel() * 4
+    assert planned.seconds is not None
+    assert 0 < planned.seconds[0] <= planned.seconds[1]
+    assert planned.efficiency == pytest.approx((planned.expected_auc or 0) / 0.3808 - 0.5 / 0.3808, abs=1e-3)
+    assert "Laplace (chosen)" in str(planned)
+    assert "can work" in planned.advice
+
+
+def test_the_epsilon_for_a_wanted_auc_gives_it(public: Any) -> None:
+    found = dpv.plan(300, public, preprocess=StandardScaler(), auc=0.75)
+    assert found.epsilon_needed is not None
+    reached = dpv.plan(300, public, privacy=dpv.Privacy(found.epsilon_needed), preprocess=StandardScaler())
+    assert reached.expected_auc == pytest.approx(0.75, abs=0.01)
+    generator = np.random.default_rng(0)
+    noise = generator.normal(size=(60, 3)), np.arange(60) % 2
+    hopeless = dpv.plan(300, noise, auc=0.95)
+    assert hopeless.epsilon_needed == float("inf")
+    assert "out of reach at any epsilon" in str(hopeless)
+
+
+def test_advice_names_what_would_work(public: Any) -> None:
+    train, _, _ = flipped_breast_cancer(300)
+    settings: dict[str, Any] = {"privacy": dpv.Privacy(0.1), "preprocess": StandardScaler()}
+    rows = dpv.plan(train, public, **settings)
+    assert "cannot work: values would be close to random. AUC 0.75 takes epsilon = " in rows.advice
+    sites = dpv.plan(train, public, groups=np.arange(300) % 6, **settings)
+    assert "With unit='record' the same epsilon is expected to give AUC" in sites.advice
+    weak = dpv.plan(train, public, privacy=dpv.Privacy(0.35), preprocess=StandardScaler())
+    assert "is weak" in weak.advice
+    claimed = dpv.plan(9, privacy=dpv.Privacy(accounting="poisson"), schedule="running-mean", permutations=50)
+    assert f"epsilon = {claimed.epsilon:.4g} per party" in claimed.advice
+
+
+def test_the_plan_reads_no_private_row(public: Any) -> None:
+    train, _, _ = flipped_breast_cancer(300)
+    junk = np.full_like(train[0], np.nan), np.full(300, "?")
+    first, second = (dpv.plan(one, public, preprocess=StandardScaler()) for one in (train, junk))
+    assert first.expected_auc == second.expected_auc
+    assert str(first).split("time:")[0] == str(second).split("time:")[0]

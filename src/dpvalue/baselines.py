@@ -82,10 +82,8 @@ def public_loss(
     private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
     unit = "party" if privacy is None else privacy.unit
     units = private.units(unit)
-    if privacy is not None:
-        warn_if_delta_is_large(privacy, int(units.sum()))
-        if unit == "person":
-            private.require_spread(privacy.parties_per_person)
+    if privacy is not None and unit == "person":
+        private.require_spread(privacy.parties_per_person)
     with engine.threading():
         at, encoding = open_setting(public, settings, private.sizes, units)
         steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
@@ -97,6 +95,8 @@ def public_loss(
             steps, expected = best.projection.steps, best.auc
             multiplier = privacy.noise_multiplier(1, private.n, best.law)
             door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
+        spent = guarantee(privacy, door.noise_multiplier, 1, door.clip, noise == "fast", door.law)
+        warn_if_delta_is_large(spent, int(units.sum()))
         rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
         fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], seed)[0])
         private_rows = private.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
@@ -107,5 +107,4 @@ def public_loss(
             drawn = noise_source(noise, seed).stream(0, fixed.initial(seed), door.law).fill(torch.empty_like(released))
             released = released + contributions.noise(drawn, everyone)
         scores = door.scale.read(released)[:, 0].cpu().to(torch.float64).numpy()
-    spent = guarantee(privacy, door.noise_multiplier, 1, door.clip, noise == "fast", door.law)
     return Screening(scores, private.names, spent, expected)

@@ -129,7 +129,7 @@ class Rehearsal:
             single = projection is not None and projection.m == 1
             for door in doors:
                 if single or door.law == "gaussian":
-                    found.append(self._best(projection, self.sketches(projection), door, clip, rule))
+                    found.append(self.fit(projection, self.sketches(projection), door, clip, rule))
         return found
 
     def loss_options(self, doors: list[Mechanism]) -> list[Option]:
@@ -137,10 +137,10 @@ class Rehearsal:
         found = []
         for steps in STEPS:
             sketches = _joined([fold.losses(steps) for fold in self._folds])
-            found += [self._best(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
+            found += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
         return found
 
-    def _best(
+    def fit(
         self,
         projection: Projection | None,
         sketches: tuple[Sketch, Sketch],
@@ -148,7 +148,7 @@ class Rehearsal:
         clip: float | None,
         rule: str | None,
     ) -> Option:
-        """The best centre, clipping rule and norm."""
+        """Return the best centre, clipping rule and norm for these clean and planted units."""
         clean, bad = sketches
         single = projection is not None and projection.m == 1
         scores = np.concatenate([clean.score, bad.score])

@@ -114,12 +114,11 @@ def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
     privacy, engine = settings.privacy, settings.engine
     unit = "party" if privacy is None else privacy.unit
     units = parties.units(unit)
-    if privacy is not None:
-        warn_if_delta_is_large(privacy, int(units.sum()))
-        if unit == "person":
-            parties.require_spread(privacy.parties_per_person)
+    if privacy is not None and unit == "person":
+        parties.require_spread(privacy.parties_per_person)
     at, encoding = open_setting(utility, settings, parties.sizes, units)
     choice = choose(at)
+    warn_if_delta_is_large(choice.spent, int(units.sum()))
     engine.require_room(parties.n, choice.model.size)
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",

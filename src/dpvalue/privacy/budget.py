@@ -220,11 +220,12 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     return accounting.total_epsilon(spent, delta)
 
 
-def warn_if_delta_is_large(privacy: Privacy, units: int) -> None:
+def warn_if_delta_is_large(spent: Guarantee, units: int) -> None:
     """Warn when units * delta > 0.1: such a delta lets a mechanism publish somebody's data outright."""
-    if units * privacy.delta > 0.1:
+    delta = spent.delta or 0.0
+    if units * delta > 0.1:
         warnings.warn(
-            f"delta = {privacy.delta:g} for {units} protected units: units * delta = {units * privacy.delta:.3g} "
+            f"delta = {delta:g} for {units} protected units: units * delta = {units * delta:.3g} "
             f"exceeds 0.1; a delta of {0.1 / units:.1g} or less is safer",
             UserWarning,
             stacklevel=3,

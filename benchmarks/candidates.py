@@ -1,0 +1,161 @@
+"""Which number a party should release when the model is a network: the paper's CNN on MNIST, one Laplace scalar.
+
+Efficiency as in quality.py, exact in the noise, with centre and clipping norm chosen on public rows with planted
+labels: the scores of the private rows, and which of them are corrupted, enter the last step alone. A finite step is
+judged on 250 public rows, as each party's takes an evaluation of its own.
+
+    python benchmarks/candidates.py --data-dir DIR [--splits 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from quality import EPSILONS, Task, split_of
+from torch import nn
+
+import dpvalue as dpv
+from dpvalue.choice import choose, mechanisms
+from dpvalue.engine.contributions import Contributions
+from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
+from dpvalue.rehearsal import Rehearsal, Sketch
+from dpvalue.run import open_setting
+from dpvalue.settings import Settings
+from dpvalue.training import train
+
+ENGINE = dpv.Local(device="cpu")
+STEP, JUDGES = 0.5, 250
+
+
+def settings_of(epsilon: float, seed: int, **given: Any) -> Settings:
+    """Return the settings of one run with everything open."""
+    settings = Settings(
+        model="cnn", privacy=dpv.Privacy(epsilon, delta=0), schedule=dpv.Schedule("replay"), permutations=100,
+        projection="auto", clip="auto", clip_rule="auto", learning_rate=1.0, noise="fast", preprocess=None,
+        engine=ENGINE, seed=seed,
+    )  # fmt: skip
+    return replace(settings, **given)
+
+
+def efficiency_of(scores: Any, changed: Any, epsilon: float, option: Any) -> float:
+    """Return the efficiency of these scores of private rows, centred and clipped as the option says."""
+    bounded = Sketch(scores, np.abs(scores)).contribution(option.rule, option.clip, option.scale.centre)
+    auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", option.clip / epsilon)
+    return dpv.detection.efficiency(auc, epsilon)
+
+
+def of_projection(data: Any, seed: int, **given: Any) -> list[float]:
+    """Return the efficiencies of a release along a public direction."""
+    private, public, changed = data
+    ones = np.ones(len(changed), dtype=np.int64)
+    at, encoding = open_setting(dpv.Utility(*public), settings_of(1.0, seed, **given), ones, ones)
+    rows = dpv.Parties(*private).encode(encoding, torch.float32, torch.device("cpu"))
+    rehearsal, found = at.rehearsal(), []
+    for epsilon in EPSILONS:
+        choice = choose(replace(at, settings=settings_of(epsilon, seed, **given)), rehearsal)
+        contributions = Contributions(choice.model, rows, choice.door, ENGINE)
+        bounded = contributions.along(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
+        scale = float(contributions.release_scale[0])
+        auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", scale)
+        found.append(dpv.detection.efficiency(auc, epsilon))
+    return found
+
+
+def of_finite_steps(data: Any, seed: int, steps: int) -> list[float]:
+    """Return the efficiencies of what one step along the own gradient changes in the public utility."""
+    private, public, changed = data
+    settings = settings_of(1.0, seed)
+    ones = np.ones(len(changed), dtype=np.int64)
+    at, encoding = open_setting(dpv.Utility(*public), settings, ones, ones)
+    model, half = at.model, len(at.public.x) // 2
+    x, y = at.public.x, at.public.y
+
+    def scores(theta: Any, rows: Any, labels: Any, judge: Any) -> Any:
+        utility = model.mean_loss(*judge)
+        parts = []
+        for some, targets in zip(rows.split(50), labels.split(50), strict=True):
+            ones = torch.ones(len(some), 1)
+            gradients = model.gradients(theta.expand(len(some), -1), some[:, None], targets[:, None], ones)
+            parts.append(-torch.cat([utility((theta - STEP * one)[None]) for one in gradients]))
+        return torch.cat(parts).numpy()
+
+    first = train(model, at.initial, x[:half], y[:half], [steps], seed)[0]
+    planted = (y[half:] + 1 + torch.arange(len(y) - half) % (len(encoding.classes) - 1)) % len(encoding.classes)
+    judge = x[:JUDGES], y[:JUDGES]
+    ends = [scores(first, x[half:], labels, judge) for labels in (y[half:], planted)]
+    sketches = tuple(Sketch(one, np.abs(one)) for one in ends)
+    whole = train(model, at.initial, x, y, [steps], seed)[0]
+    rows = dpv.Parties(*private).encode(encoding, torch.float32, torch.device("cpu"))
+    own = scores(whole, rows.x, rows.y, judge)
+    own = own - np.median(own) + np.median(np.concatenate(ends))  # the level of V differs between half and whole
+    found = []
+    for epsilon in EPSILONS:
+        budget = settings_of(epsilon, seed)
+        assert budget.privacy is not None
+        (door,) = mechanisms(budget, budget.privacy, len(changed))
+        option = Rehearsal(model, at.initial, at.public, 1, 1, ENGINE, seed).fit(
+            dpv.Projection(),
+            sketches,
+            door,
+            None,
+            None,  # type: ignore[arg-type]
+        )
+        found.append(efficiency_of(own, changed, epsilon, option))
+    return found
+
+
+def trunk(public: Any, seed: int, steps: int) -> Any:
+    """Return a factory of CNNs whose convolution is trained on the public rows and fixed; only the head is open."""
+    x, labels = torch.tensor(public[0], dtype=torch.float32)[:, None], torch.tensor(public[1])
+    model = PaperCNN(x[0], 10, CLASSIFICATION, torch.float32, torch.device("cpu"))
+    theta = train(model, model.initial(seed), x, labels, [steps], seed)[0]
+
+    def factory() -> nn.Module:
+        made = paper_cnn((1, 28, 28), 10)
+        made[0].weight.data = theta[: 16 * 9].view(16, 1, 3, 3).clone()
+        made[0].bias.data = theta[16 * 9 : 16 * 10].clone()
+        made[0].requires_grad_(False)
+        return nn.Sequential(nn.Unflatten(1, (1, 28)), made)
+
+    return factory
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", required=True)
+    parser.add_argument("--splits", type=int, default=3)
+    asked = parser.parse_args()
+    torch.set_num_threads(2)
+    rows: dict[str, list[list[float]]] = {}
+    for split in range(asked.splits):
+        data = split_of(Task("cnn", split, asked.data_dir, 1, 1))
+        projections = {
+            "first order at the initial model": dpv.Projection(1, "utility"),
+            "first order, warm start of 16 steps": dpv.Projection(1, "utility", 16),
+            "first order, warm start of 64 steps": dpv.Projection(1, "utility", 64),
+            "path of 16 steps": dpv.Projection(1, "path", 16),
+            "path of 64 steps": dpv.Projection(1, "path", 64),
+            "path of 256 steps": dpv.Projection(1, "path", 256),
+            "path, steps chosen": dpv.Projection(1, "path"),
+        }
+        for name, projection in projections.items():
+            rows.setdefault(name, []).append(of_projection(data, split, projection=projection))
+        for steps in (64, 256):
+            name = f"finite step of {STEP} at {steps} steps"
+            rows.setdefault(name, []).append(of_finite_steps(data, split, steps))
+        head = of_projection(data, split, projection=dpv.Projection(1, "path"), model=trunk(data[1], split, 256))
+        rows.setdefault("path of a head on a public trunk", []).append(head)
+    print(f"{'efficiency, MNIST + CNN':38}" + "".join(f"{f'eps = {e:g}':>16}" for e in EPSILONS))  # noqa: T201
+    for name, found in rows.items():
+        errors = np.std(found, axis=0, ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.zeros(len(EPSILONS))
+        cells = (f"{f'{m:.3f} ({e:.3f})':>16}" for m, e in zip(np.mean(found, axis=0), errors, strict=True))
+        print(f"{name:38}" + "".join(cells))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
