@@ -15,7 +15,7 @@ from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.factored import add_outer
 from dpvalue.models import Linear, Network
 from dpvalue.parties import party_rows
-from dpvalue.privacy.mechanism import Mechanism, clip_rows, mechanism
+from dpvalue.privacy.mechanism import Mechanism, Scale, clip_rows, mechanism, normalise_rows
 from dpvalue.privacy.noise import FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
 
 from .data import classification
@@ -57,6 +57,32 @@ def test_no_length_escapes_through_the_range_of_float32(exponent: int) -> None:
     vectors = (torch.rand(200, 7, generator=generator, dtype=torch.float64) * 10.0**exponent).to(torch.float32)
     for norm in (1e-12, 1e-6, 1.0):
         assert (clip_rows(vectors, norm).double().norm(dim=1) <= norm).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("exponent", range(-40, 38, 6))
+def test_a_normalised_vector_is_as_long_as_the_norm_and_never_longer(dtype: str, exponent: int) -> None:
+    generator = torch.Generator().manual_seed(exponent + 50)
+    vectors = (torch.randn(300, 5, generator=generator, dtype=torch.float64) * 10.0**exponent).to(DTYPES[dtype])
+    vectors[0] = torch.nan
+    vectors[1, 2] = torch.inf
+    vectors[2] = 0.0
+    for norm in (1e-12, 1.0, 300.0):
+        lengths = normalise_rows(vectors, norm).double().norm(dim=1)
+        assert (lengths <= norm).all()
+        assert (lengths[:3] == 0).all()
+        torch.testing.assert_close(lengths[3:], torch.full_like(lengths[3:], norm), rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("rule", ["flat", "normalise"])
+def test_a_scale_moves_where_one_number_is_clipped_and_how_it_is_read(rule: str) -> None:
+    scale = Scale(centre=2.0, level=5.0, gain=3.0)
+    door = Mechanism(0.5, 1.0, "party", "zero_out", rule=rule, scale=scale)
+    found = door.clipped(torch.tensor([[-9.0], [1.8], [2.0], [2.1], [2.6], [torch.nan], [torch.inf]]))[:, 0]
+    expected = [-0.5, -0.2, 0, 0.1, 0.5, 0, 0] if rule == "flat" else [-0.5, -0.5, 0, 0.5, 0.5, 0, 0]
+    torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    assert (found.abs() <= 0.5).all()
+    torch.testing.assert_close(scale.read(found), 5 + 3 * found)
 
 
 def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -> torch.Tensor:

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from dpvalue import DpvalueError, Privacy, __version__, plan
+from dpvalue import DpvalueError, __version__
 
 app = typer.Typer(
     help="What is each party's data worth to a model? Values under differential privacy.",
@@ -77,17 +77,17 @@ def _fail(error: DpvalueError) -> NoReturn:
 
 
 def _demo(epsilon: float, seed: int) -> None:
-    from dpvalue.demo import CORRUPTED, HOSPITALS, RECORDS, run_demo
+    from dpvalue.demo import CORRUPTED, HOSPITALS, RECORDS, make_demo
 
-    planned = plan(HOSPITALS, privacy=Privacy(epsilon=epsilon, unit="record"))
+    made = make_demo(epsilon, seed)
     out.print(
         f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have half "
         "of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
     )
-    out.print(str(planned), style="dim")
+    out.print(str(made.plan()), style="dim")
     out.print()
-    found = run_demo(epsilon, seed, progress=True if sys.stderr.isatty() else _plain_progress)
-    result, noise = found.result, found.result.noise_std()
+    result = made.value(progress=True if sys.stderr.isatty() else _plain_progress)
+    noise = result.noise_std()
     title = f"Data values ± DP noise, epsilon = {epsilon:g} per record"
     grid = Grid(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     grid.add_column("hospital")
@@ -98,11 +98,11 @@ def _demo(epsilon: float, seed: int) -> None:
     frame = result.frame()
     for party in frame.sort_values("rank").index:
         cells = [f"{result.values[k.name][party]:+.3f} ± {noise[k.name][party]:.3f}" for k in result.semivalues]
-        truth = "[red]bad[/red]" if found.corrupted[party] else "clean"
+        truth = "[red]bad[/red]" if made.corrupted[party] else "clean"
         grid.add_row(str(frame["party"][party]), *cells, str(frame["rank"][party]), truth)
     out.print(grid)
     lowest = set(result.top(CORRUPTED, lowest=True)["party"])
-    hits = sum(name in lowest for name, bad in zip(result.table.names, found.corrupted, strict=True) if bad)
+    hits = sum(name in lowest for name, bad in zip(result.table.names, made.corrupted, strict=True) if bad)
     out.print(f"\n{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")
     out.print(str(result.guarantee))
 

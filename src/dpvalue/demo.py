@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpvalue.plan import Plan, plan
 from dpvalue.privacy.budget import Privacy
 from dpvalue.progress import Report
 from dpvalue.result import Result
@@ -18,21 +20,37 @@ HOSPITALS, RECORDS, CORRUPTED = 10, 45, 3
 
 @dataclass(frozen=True)
 class Demo:
-    """The result of the demonstration, and which hospitals really had bad labels."""
+    """Ten made-up hospitals: rows, the public set that judges them, whose each row is, and who has bad labels.
 
-    result: Result
-    corrupted: NDArray[np.bool_]
-
-
-def run_demo(epsilon: float = 1.0, seed: int = 0, progress: bool | Report = True) -> Demo:
-    """Value ten made-up hospitals, each with 45 rows of scikit-learn's breast cancer set, under record-level privacy.
-
-    Three hospitals have half of their labels flipped. The rest of the set is the public utility set.
+    Each has 45 rows of scikit-learn's breast cancer set; three have half of their labels flipped. The rest of the set
+    is public.
     """
+
+    private: tuple[NDArray[np.float64], NDArray[np.int64]]
+    public: tuple[NDArray[np.float64], NDArray[np.int64]]
+    hospitals: list[str]
+    corrupted: NDArray[np.bool_]
+    settings: dict[str, Any]
+
+    def plan(self) -> Plan:
+        """Return what the budget can buy."""
+        return plan(self.private, self.public, groups=self.hospitals, **self.settings)
+
+    def value(self, progress: bool | Report = True) -> Result:
+        """Return the values under record-level privacy."""
+        kinds = ("shapley", "banzhaf", "loo")
+        return value(
+            self.private, self.public, groups=self.hospitals, semivalues=kinds, progress=progress, **self.settings
+        )
+
+
+def make_demo(epsilon: float = 1.0, seed: int = 0) -> Demo:
+    """Return the demonstration for a budget per record; `seed` makes the hospitals and the permutations."""
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import StandardScaler
 
     require_seed(seed)
+    privacy = Privacy(epsilon=epsilon, unit="record")
     X, y = load_breast_cancer(return_X_y=True)
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(X))
@@ -42,14 +60,10 @@ def run_demo(epsilon: float = 1.0, seed: int = 0, progress: bool | Report = True
     labels = y[private].copy()
     flip = corrupted[hospital] & (generator.random(len(private)) < 0.5)
     labels[flip] = 1 - labels[flip]
-    result = value(
-        (X[private], labels),
-        (X[public], y[public]),
-        groups=[chr(ord("A") + number) for number in hospital],
-        semivalues=("shapley", "banzhaf", "loo"),
-        privacy=Privacy(epsilon=epsilon, unit="record"),
-        preprocess=StandardScaler(),
-        seed=seed,
-        progress=progress,
+    return Demo(
+        private=(X[private], labels),
+        public=(X[public], y[public]),
+        hospitals=[chr(ord("A") + number) for number in hospital],
+        corrupted=corrupted,
+        settings={"privacy": privacy, "preprocess": StandardScaler(), "seed": seed},
     )
-    return Demo(result, corrupted)

@@ -97,8 +97,9 @@ class Plan:
         unit = self.privacy.unit
         inside = "" if unit == "party" else f" of {self.units} {unit}s each"
         lines = [
-            f"{self.parties} parties{inside}, schedule {self.schedule}: {self.releases} release(s) per party",
-            f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}",
+            f"{self.parties} parties{inside}; {self.schedule}: {self.releases} release(s) each",
+            f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}; either mechanism, "
+            "and the advantage it gives an attacker:",
         ]
         if self.privacy.accounting == "poisson":
             lines.insert(1, f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
@@ -107,15 +108,15 @@ class Plan:
                 chosen = " (chosen)" if self.expected_auc is not None and one.mechanism == self.spent.mechanism else ""
                 kind = "pure" if one.mu is None else f"mu = {one.mu:.3g}"
                 lines.append(
-                    f"  {one.mechanism}{chosen}: delta = {one.delta:.3g}, {kind}, noise {one.noise_multiplier:.4g} x "
-                    f"sensitivity, attacker's advantage {one.advantage:.2g}, AUC at most {most:.3f}"
+                    f"  {one.mechanism}{chosen}: delta {one.delta:.3g}, {kind}, noise {one.noise_multiplier:.4g} x "
+                    f"sensitivity, advantage {one.advantage:.2g}, AUC <= {most:.3f}"
                 )
         many = "parties" if unit == "party" else f"{unit}s"
         lines.append(f"finding corrupted {many} one by one: AUC at most {self.ceiling:.3f} by any method")
         if self.expected_auc is not None:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
-            lines.append(f"expected AUC for corrupted parties: {self.expected_auc:.3f}{share}; released: {where}")
+            lines.append(f"finding corrupted parties: expected AUC {self.expected_auc:.3f}{share}; released: {where}")
         if self.wanted_auc is not None:
             lines.append(self._needed())
         if self.table_bytes is not None and self.memory_bytes is not None:

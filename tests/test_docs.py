@@ -1,0 +1,30 @@
+"""Numbers in the guides are what the code computes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dpvalue import detection
+from dpvalue.privacy import accounting
+
+DOCS = Path(__file__).parent.parent / "docs"
+
+
+def test_the_ceilings_of_the_budget_guide() -> None:
+    lines = (DOCS / "budgets.md").read_text().splitlines()
+    table = {line.split("|")[1].strip(): line for line in lines if line.startswith(("| ceiling", "| epsilon |"))}
+    epsilons = [float(cell) for cell in re.findall(r"[\d.]+", table["epsilon"])]
+    assert len(epsilons) == 5
+    rules: dict[str, Callable[[float], float]] = {
+        "ceiling, any method": detection.ceiling,
+        "ceiling, one Laplace number": detection.laplace_ceiling,
+        "ceiling, Gaussian, delta = 5e-5": lambda e: detection.gaussian_ceiling(accounting.mu_of_budget(e, 5e-5)),
+    }
+    for name, rule in rules.items():
+        cells = table[name].split("|")[2:-1]
+        for epsilon, cell in zip(epsilons, cells, strict=True):
+            assert float(cell) == pytest.approx(rule(epsilon), abs=0.6 * 10.0 ** -len(cell.strip().split(".")[1]))
