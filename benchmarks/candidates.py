@@ -80,30 +80,24 @@ def of_finite_steps(data: Any, seed: int, steps: int) -> list[float]:
         for some, targets in zip(rows.split(50), labels.split(50), strict=True):
             ones = torch.ones(len(some), 1)
             gradients = model.gradients(theta.expand(len(some), -1), some[:, None], targets[:, None], ones)
-            parts.append(-torch.cat([utility((theta - STEP * one)[None]) for one in gradients]))
+            parts.append(utility(theta[None]) - torch.cat([utility((theta - STEP * one)[None]) for one in gradients]))
         return torch.cat(parts).numpy()
 
     first = train(model, at.initial, x[:half], y[:half], [steps], seed)[0]
     planted = (y[half:] + 1 + torch.arange(len(y) - half) % (len(encoding.classes) - 1)) % len(encoding.classes)
     judge = x[:JUDGES], y[:JUDGES]
     ends = [scores(first, x[half:], labels, judge) for labels in (y[half:], planted)]
-    sketches = tuple(Sketch(one, np.abs(one)) for one in ends)
+    clean, bad = (Sketch(one, np.abs(one)) for one in ends)
     whole = train(model, at.initial, x, y, [steps], seed)[0]
     rows = dpv.Parties(*private).encode(encoding, torch.float32, torch.device("cpu"))
     own = scores(whole, rows.x, rows.y, judge)
-    own = own - np.median(own) + np.median(np.concatenate(ends))  # the level of V differs between half and whole
     found = []
     for epsilon in EPSILONS:
         budget = settings_of(epsilon, seed)
         assert budget.privacy is not None
         (door,) = mechanisms(budget, budget.privacy, len(changed))
-        option = Rehearsal(model, at.initial, at.public, 1, 1, ENGINE, seed).fit(
-            dpv.Projection(),
-            sketches,
-            door,
-            None,
-            None,  # type: ignore[arg-type]
-        )
+        rehearsal = Rehearsal(model, at.initial, at.public, 1, 1, ENGINE, seed)
+        option = rehearsal.fit(dpv.Projection(), [(clean, bad)], door, None, None)
         found.append(efficiency_of(own, changed, epsilon, option))
     return found
 

@@ -122,7 +122,7 @@ def run(task: Task) -> dict[str, Any]:
             "projection": str(made.choice.projection), "mechanism": made.choice.spent.mechanism,
             "expected_auc": made.choice.expected_auc, "seconds": chosen_in,
         }  # fmt: skip
-        for draw in range(task.draws):
+        for draw in range(task.draws // 2):
             seeds = {**common, "seed": 1000 * task.split + draw}
             scores = dpv.baselines.public_loss(private, public, privacy=privacy, **seeds).scores
             found["auc"].setdefault(YARDSTICK, {}).setdefault(epsilon, []).append(dpv.detection.auc(scores, changed))

@@ -63,6 +63,27 @@ def test_it_has_the_noise_and_the_guarantee_of_its_unit() -> None:
         dpv.baselines.public_loss(train, test, privacy=dpv.Privacy(delta=1e-3, mechanism="gaussian"), **QUIET)
 
 
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+def test_records_and_persons_are_screened_with_secure_noise(mechanism: str) -> None:
+    train, test = classification(60)
+    groups, persons = np.arange(60) % 4, np.arange(60) // 4
+    for unit in ("record", "person"):
+        privacy = dpv.Privacy(unit=unit, mechanism=mechanism, parties_per_person=4 if unit == "person" else 1)
+        found = dpv.baselines.public_loss(train, test, groups=groups, persons=persons, privacy=privacy)
+        assert np.isfinite(found.scores).all()
+        assert found.guarantee.mechanism == mechanism.capitalize()
+    with pytest.raises(dpv.DpvalueError, match="a person may be in at most 1"):
+        dpv.baselines.public_loss(train, test, groups=groups, persons=persons, privacy=dpv.Privacy(unit="person"))
+
+
+def test_its_seeded_noise_is_not_that_of_a_run() -> None:
+    train, test = classification(3000, classes=2)
+    tiny = dpv.Privacy(1e-3, delta=0)
+    table = dpv.release(train, test, privacy=tiny, projection=dpv.Projection(steps=16), progress=False, noise="fast")
+    scores = dpv.baselines.public_loss(train, test, privacy=tiny, noise="fast").scores
+    assert abs(np.corrcoef(table.rows[:, 0], scores)[0, 1]) < 0.1
+
+
 def test_networks_screen_too() -> None:
     (X, y), test = images(40)
     wrong = np.arange(40) < 12

@@ -74,6 +74,17 @@ def test_a_normalised_vector_is_as_long_as_the_norm_and_never_longer(dtype: str,
         torch.testing.assert_close(lengths[3:], torch.full_like(lengths[3:], norm), rtol=1e-5, atol=0)
 
 
+@pytest.mark.parametrize("exponent", [-300, -200, -170, -162, -160, -150, 150, 200, 300])
+def test_no_length_escapes_through_the_range_of_float64(exponent: int) -> None:
+    """Squares of tiny numbers vanish and those of large ones overflow: neither may hide a length."""
+    generator = torch.Generator().manual_seed(exponent + 500)
+    vectors = torch.randn(500, 3, generator=generator, dtype=torch.float64) * 10.0**exponent
+    for bounded in (normalise_rows(vectors, 1.0), clip_rows(vectors, 1.0)):
+        assert (bounded / 2).norm(dim=1).max() <= 0.5
+    lengths = normalise_rows(vectors, 1.0).norm(dim=1)
+    torch.testing.assert_close(lengths, torch.ones_like(lengths))
+
+
 @pytest.mark.parametrize("rule", ["flat", "normalise"])
 def test_a_scale_moves_where_one_number_is_clipped_and_how_it_is_read(rule: str) -> None:
     scale = Scale(centre=2.0, level=5.0, gain=3.0)
@@ -292,6 +303,18 @@ def test_a_release_less_its_clipped_gradient_is_gaussian(neighbours: str, schedu
         assert stats.kstest(difference, "norm", args=(0, std * wrong)).pvalue < 1e-3
     per_coordinate = (noisy.rows - exact.rows).std(0)
     assert ((per_coordinate / std - 1).abs() < 0.2).all()  # 300 draws: five standard deviations of their spread
+
+
+@pytest.mark.parametrize("source", [SecureNoise(), FastNoise(3)], ids=["secure", "fast"])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_laplace_noise_has_scale_one_in_every_row(source: NoiseSource, dtype: str) -> None:
+    like = torch.zeros(2, dtype=DTYPES[dtype])
+    drawn = source.stream(0, like, "laplace").fill(torch.empty(40_000, 2, dtype=DTYPES[dtype])).double().numpy()
+    for column in drawn.T:
+        assert stats.kstest(column, "laplace").pvalue > 1e-4
+        assert stats.kstest(column, "laplace", args=(0, 1.1)).pvalue < 1e-3
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.04
+    assert abs(np.corrcoef(drawn[:-1, 0], drawn[1:, 0])[0, 1]) < 0.04
 
 
 def test_secure_noise_is_standard_normal_and_never_repeats() -> None:

@@ -29,16 +29,17 @@ def test_ceilings(epsilon: float, ceiling: float, gaussian: float) -> None:
 def test_the_plan_is_what_a_run_spends(schedule: str) -> None:
     train, test = classification(9)
     privacy = dpv.Privacy(epsilon=2.0)
-    planned = dpv.plan(9, privacy=privacy, schedule=schedule, permutations=12, parameters=15)
+    planned = dpv.plan(9, privacy=privacy, schedule=schedule, permutations=12, parameters=15, projection=None)
     run = dpv.release(
         train, test, privacy=privacy, schedule=schedule, permutations=12, clip=0.5, learning_rate=0.1, progress=False,
         projection=None,
     )  # fmt: skip
-    assert run.guarantee.releases == planned.releases
+    assert planned.spent is not None
+    assert run.guarantee.releases == planned.spent.releases
     assert run.guarantee.noise_multiplier == pytest.approx(planned.spent.noise_multiplier)
-    np.testing.assert_allclose(run.noise_std, 0.5 * planned.table_noise)
+    np.testing.assert_allclose(run.noise_std, 0.5 * (planned.table_noise or 0.0))
     assert planned.table_bytes == run.rows.numel() * 4
-    assert f"{planned.releases} release" in str(planned)
+    assert f"{planned.spent.releases} release" in str(planned)
 
 
 def test_bad_input() -> None:
@@ -72,7 +73,9 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
     assert several.laplace_ceiling is None
     pure = dpv.plan(800, privacy=dpv.Privacy(delta=0))
     assert pure.gaussian is None
-    assert pure.releases == 1
+    assert pure.spent is not None
+    assert pure.spent.releases == 1
+    assert dpv.plan(np.int64(800)).parties == 800
     with pytest.raises(dpv.DpvalueError, match="delta = 0 needs one release of one number"):
         dpv.plan(800, privacy=dpv.Privacy(delta=0), schedule="running-mean")
 
@@ -85,6 +88,42 @@ def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
     assert "unit='record'" in found.advice
     assert found.expected_auc is None
     assert found.efficiency is None
+    assert found.spent is None  # one number or all directions: open without a utility
+    assert "chosen with a utility" in str(found)
+
+
+def test_records_speak_for_a_party_together(public: Any) -> None:
+    """No bound on finding records bounds finding parties; with a utility the plan knows."""
+    record = dpv.Privacy(unit="record")
+    blind = dpv.plan(10, privacy=record, records=45, auc=0.95)
+    assert blind.epsilon_needed is None
+    assert "give a utility to see which epsilon" in str(blind)
+    seen = dpv.plan(10, public, privacy=record, records=45, auc=0.95, preprocess=StandardScaler())
+    assert (seen.epsilon_needed or 9.0) < 0.5
+    assert "finding parties with half of the labels wrong" in str(seen)
+    shared = dpv.plan(10, privacy=dpv.Privacy(unit="person", parties_per_person=5), records=45)
+    assert shared.laplace is not None
+    assert shared.laplace_ceiling is None
+    everyone = np.zeros(300, dtype=int)
+    train, _, _ = flipped_breast_cancer(300)
+    with pytest.raises(dpv.DpvalueError, match="a person may be in at most 1 of the parties"):
+        dpv.plan(train, groups=np.arange(300) % 3, persons=everyone, privacy=dpv.Privacy(unit="person"))
+
+
+def test_a_few_public_rows_do_not_promise_much() -> None:
+    """Labels that have nothing to do with the features: on average nothing is expected, however few rows there are."""
+    expected = []
+    for seed in range(12):
+        generator = np.random.default_rng(seed)
+        noise = generator.normal(size=(40, 4)), generator.integers(2, size=40)
+        expected.append(dpv.plan(100, noise, privacy=dpv.Privacy(8.0), seed=seed).expected_auc or 0.0)
+    assert np.mean(expected) < 0.58
+
+
+def test_small_budgets_are_not_thrown_away(public: Any) -> None:
+    found = dpv.plan(300, public, privacy=dpv.Privacy(0.02), preprocess=StandardScaler())
+    assert found.projection is not None
+    assert (found.efficiency or 0.0) > 0.8
 
 
 def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
@@ -93,6 +132,7 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     table = dpv.release(train, test, preprocess=StandardScaler(), seed=4, noise="fast", progress=False)
     assert planned.projection == table.projection
     assert planned.expected_auc == table.expected_auc
+    assert planned.spent is not None
     assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
     assert planned.table_bytes == table.rows.numel() * 4
     assert planned.memory_bytes == 5 * table.rows.numel() * 4

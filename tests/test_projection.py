@@ -14,8 +14,10 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.choice import choose
+from dpvalue.engine.contributions import Contributions
 from dpvalue.models import Linear, Model, Network, projected, row_losses
 from dpvalue.parties import Parties
+from dpvalue.privacy.mechanism import mechanism
 from dpvalue.projection import Basis, make_basis
 from dpvalue.run import open_setting, prepare
 from dpvalue.schedule import Schedule
@@ -58,6 +60,7 @@ def basis_of(projection: dpv.Projection, number: int) -> tuple[Basis, Model, tor
         dpv.Projection(1, "utility"),
         dpv.Projection(2, "utility", 5),
         dpv.Projection(3, "classes"),
+        dpv.Projection(1, "singular"),
         dpv.Projection(4, "singular"),
     ],
     ids=str,
@@ -71,8 +74,6 @@ def test_a_basis_is_orthonormal_and_points_uphill(projection: dpv.Projection, nu
     assert basis.vectors.shape == (projection.m, model.size)
     torch.testing.assert_close(basis.vectors @ basis.vectors.T, torch.eye(projection.m, dtype=torch.float64))
     assert float(basis.shares.sum()) == pytest.approx(1.0)
-    if projection.source == "singular":
-        return
     moved = projected(model, basis.origin, basis.vectors)
     loss = moved.mean_loss(moved.inputs(x), y)
     points = torch.zeros(2, projection.m, dtype=torch.float64)
@@ -285,6 +286,73 @@ def test_images_through_a_network_release_one_number_along_a_path() -> None:
     )
     assert result.table.rows.shape == (60, 1)
     assert dpv.detection.auc(result.values["shapley"], wrong) > 0.9
+
+
+def test_clean_public_rows_read_back_to_what_they_are() -> None:
+    """Clipping to a narrow interval takes most of a component away; on average over clean rows, reading restores it."""
+    train, test, _ = flipped_breast_cancer(300, share=0.0)
+    settings = Settings(
+        model="logistic", privacy=dpv.Privacy(), schedule=Schedule("replay"), permutations=100,
+        projection=dpv.Projection(steps=64), clip="auto", clip_rule="auto", learning_rate=0.1, noise="fast",
+        preprocess=StandardScaler(), engine=EXACT, seed=0,
+    )  # fmt: skip
+    run = prepare(Parties(*train), dpv.Utility(*test), settings)
+    points, shares, everyone = run.choice.points, run.choice.shares, torch.arange(300)
+    bounded = run.contributions.along(points, shares, everyone)
+    free = Contributions(run.choice.model, run.contributions._rows, mechanism(None, None, 0.0), EXACT)
+    raw = free.along(points, shares, everyone)
+    read = run.choice.door.scale.read(bounded)
+    assert float(read.mean()) == pytest.approx(float(raw.mean()), rel=0.1)
+    assert abs(float(bounded.mean() / raw.mean()) - 1) > 0.2  # what leaves is not on that scale
+
+
+def test_an_l2_term_is_that_of_the_whole_model() -> None:
+    """Along a basis that does not start at zero, |w|^2 is not |theta|^2."""
+    train, (X, y) = classification(5)
+    utility = dpv.Utility(X, y, l2=0.7)
+    settings: dict[str, Any] = {
+        "model": net, "privacy": None, "schedule": dpv.Schedule("replay", rounds=1), "progress": False, "engine": EXACT,
+        "projection": dpv.Projection(1, "path", 32),
+    }  # fmt: skip
+    result = dpv.value(train, utility, **settings)
+    table = result.table
+    assert table.basis is not None
+    ends = table.initial - table.learning_rate * torch.stack([0 * table.rows[0], table.rows.sum(0)]) @ table.basis
+    model = Network(net, "classification", "custom", torch.tensor(X[0]), torch.float64, CPU)
+    losses = model.mean_loss(torch.tensor(X), torch.tensor(y))(ends) + 0.7 * ends.square().sum(1)
+    assert result.values["shapley"].sum() == pytest.approx(float(losses[0] - losses[1]))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_unscaled_features_are_walked_all_the_same(scale: float) -> None:
+    (X, y), (X_test, y_test) = classification(30)
+    data = (X * scale, y), (X_test * scale, y_test)
+    for projection in ("auto", dpv.Projection(1, "utility"), dpv.Projection(1, "singular")):
+        found = dpv.value(*data, privacy=dpv.Privacy(4.0), projection=projection, **QUIET)
+        assert np.isfinite(found.values["shapley"]).all()
+
+
+def test_one_parameter_is_rehearsed_with_its_sign() -> None:
+    """A single weight has no basis, but a direction: what agrees with the public set is good, whatever y's sign."""
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(200, 1))
+    expected = []
+    for sign in (1.0, -1.0):
+        y = sign * x[:, 0] + generator.normal(0, 0.3, 200)
+        planned = dpv.plan(
+            100, (x, y), model=lambda: nn.Linear(1, 1, bias=False), privacy=dpv.Privacy(8.0), projection=None
+        )
+        expected.append(planned.expected_auc or 0.0)
+    assert min(expected) > 0.6
+
+
+def test_a_class_that_a_fold_lacks_does_not_refuse_a_projection() -> None:
+    train, (X, y) = classification(12, classes=2)
+    y = y.copy()
+    y[0] = 2
+    private = train[0], train[1]
+    table = dpv.release(private, (X, y), privacy=dpv.Privacy(4.0), projection=dpv.Projection(3, "classes"), **QUIET)
+    assert table.rows.shape == (12, 3)
 
 
 def test_few_public_rows_are_enough_to_choose() -> None:

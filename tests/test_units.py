@@ -17,6 +17,7 @@ from dpvalue.engine.contributions import Contributions
 from dpvalue.models import Linear
 from dpvalue.parties import Parties
 from dpvalue.privacy import accounting
+from dpvalue.privacy.budget import guarantee
 from dpvalue.privacy.mechanism import Scale, mechanism
 
 from .data import classification
@@ -131,6 +132,43 @@ def test_a_person_in_several_parties_pays_for_all_of_them(law: str) -> None:
     together = accounting.total_epsilon([(law, multiplier, 3)], 1e-5)
     assert together <= 1.0 + 1e-6
     assert accounting.total_epsilon([(law, multiplier * 0.98, 3)], 1e-5) > 1.0
+
+
+@pytest.mark.parametrize("law", ["gaussian", "laplace"])
+def test_a_guarantee_counts_every_party_of_a_person(law: str) -> None:
+    """Three parties, two runs: closed forms for mu and epsilon, simulation for the advantage."""
+    privacy = dpv.Privacy(1.0, 1e-5, unit="person", parties_per_person=3)
+    multiplier = privacy.noise_multiplier(1, 10, law)
+    spent = guarantee(privacy, multiplier, 1, 1.0, False, law)
+    if law == "gaussian":
+        mu = 3**0.5 / multiplier
+        assert spent.mu == pytest.approx(mu)
+        assert spent.advantage == pytest.approx(accounting.gaussian_advantage(mu))
+        assert dpv.privacy.total_epsilon([spent, spent], 1e-5) == pytest.approx(
+            accounting.epsilon_of_mu(2**0.5 * mu, 1e-5), rel=1e-6
+        )
+    else:
+        assert spent.advantage == pytest.approx(accounting.laplace_advantage(1.0, 3))
+        assert (spent.advantage or 1.0) < accounting.laplace_advantage(1.0)
+        assert dpv.privacy.total_epsilon([spent, spent], 0.0) == pytest.approx(2.0)
+
+
+def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
+    """A bad record, a person with bad records only and an empty party: nothing, and not minus the centre."""
+    from dpvalue.parties import party_rows
+
+    model = Linear(1, 2, "classification", torch.float64, CPU)
+    x, y = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1])
+    for unit, sizes, persons in (
+        ("record", [2, 1], None),
+        ("person", [2, 1], np.array([0, 0, 1])),
+        ("party", [2, 1], None),
+        ("party", [0, 3], None),
+    ):
+        rows = party_rows(x, y, np.array(sizes), torch.float64, CPU, persons)
+        door = mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
+        found = Contributions(model, rows, door, EXACT).at(torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1]))
+        assert torch.equal(found[0], torch.zeros(4, dtype=torch.float64)), (unit, sizes)
 
 
 def test_persons_must_be_known_and_not_spread_further_than_accounted_for(people: Any) -> None:

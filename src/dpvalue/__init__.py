@@ -5,7 +5,8 @@ from dpvalue.engine import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.files import load
 from dpvalue.parties import Parties
-from dpvalue.plan import Plan, plan
+from dpvalue.plan import plan
+from dpvalue.plan_page import Plan
 from dpvalue.privacy import Guarantee, Privacy
 from dpvalue.projection import Projection
 from dpvalue.result import Result

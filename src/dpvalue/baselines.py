@@ -16,13 +16,15 @@ from dpvalue.parties import as_parties
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee, warn_if_delta_is_large
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.noise import noise_source
-from dpvalue.rehearsal import STEPS
+from dpvalue.rehearsal import STEPS, prefer
 from dpvalue.run import open_setting
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
 from dpvalue.settings import Settings
 from dpvalue.training import train
 from dpvalue.utility import as_utility
+
+_RELEASE = 2**31  # seeded noise of its own: never that of a run with the same seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +91,7 @@ def public_loss(
         steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
         if privacy is not None:
             options = at.rehearsal().loss_options(mechanisms(settings, privacy, private.n))
-            best = max(options, key=lambda option: option.auc)
+            best = prefer(options, 1)
             if best.projection is None or best.projection.steps is None:
                 raise DpvalueError("no public model could be trained")
             steps, expected = best.projection.steps, best.auc
@@ -104,7 +106,9 @@ def public_loss(
         everyone = torch.arange(private.n, device=engine.torch_device)
         released = contributions.at(fixed.initial(seed).expand(private.n, -1), everyone)
         if privacy is not None:
-            drawn = noise_source(noise, seed).stream(0, fixed.initial(seed), door.law).fill(torch.empty_like(released))
-            released = released + contributions.noise(drawn, everyone)
+            like = fixed.initial(seed)
+            stream = noise_source(noise, seed).stream(_RELEASE, like, door.law)
+            drawn = stream.fill(like.new_empty(private.n, 1))
+            released = (released + contributions.noise(drawn, everyone)).to(like.dtype)
         scores = door.scale.read(released)[:, 0].cpu().to(torch.float64).numpy()
     return Screening(scores, private.names, spent, expected)

@@ -23,7 +23,7 @@ from dpvalue.settings import Settings
 from dpvalue.tuning import PublicTuner
 from dpvalue.utility import PublicSet
 
-_DISTANCES = tuple(10 ** (exponent / 8) for exponent in range(-32, 33))  # 1e-4 to 1e4
+_DISTANCES = tuple(10 ** (exponent / 8) for exponent in range(-24, 25))  # a thousandth to a thousand
 _MOST_ROWS = 256
 
 
@@ -151,12 +151,17 @@ def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
         candidates = [fixed]
     options = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
     if not options:
-        asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
-        raise DpvalueError(
-            f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
-            f"got projection {settings.projection!r} and schedule {str(settings.schedule)!r}"
-        )
+        raise no_laplace(settings, privacy)
     return prefer(options, at.model.size)
+
+
+def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
+    """Return the error for a budget that only Laplace noise could keep, where it cannot be used."""
+    asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
+    return DpvalueError(
+        f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
+        f"got projection {settings.projection!r} and schedule {str(settings.schedule)!r}"
+    )
 
 
 def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
@@ -184,7 +189,7 @@ def _schedule(schedule: Schedule, projection: Projection | None, points: int) ->
     """One round for few directions, where a second would cost more than it shows, unless rounds were asked for."""
     if schedule.kind != "replay" or schedule.rounds is not None or projection is None:
         return schedule
-    return replace(schedule, rounds=1, probes=points)
+    return replace(schedule, rounds=1, probes=schedule.probes or points)
 
 
 def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door: Mechanism, mixed: float) -> float:
@@ -195,12 +200,18 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     signs of late marginals, and far out, where the loss is flat, marginals would vanish.
     """
     public, engine = at.public, at.settings.engine
-    lengths = torch.tensor(_DISTANCES, dtype=initial.dtype, device=initial.device)
+    unit = _unit_of_length(model, initial, basis, public)
+    lengths = torch.tensor([unit * distance for distance in _DISTANCES], dtype=initial.dtype, device=initial.device)
     evaluate = Evaluator(replace(public, metric="loss", l2=0.0), model, engine)
     falls = (evaluate(-lengths[:, None]) - evaluate(initial[None])).nan_to_num(0.0, 0.0, 0.0)
+    if not float(falls.max()) > 0:
+        raise DpvalueError(
+            "no step along the public direction lowers the public loss: scale the features (preprocess=)"
+        )
     best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
-    some = min(len(public.x), _MOST_ROWS)
-    x, y = public.x[:some].cpu().numpy(), public.y[:some].cpu().numpy()
+    evenly = slice(None, None, -(-len(public.x) // _MOST_ROWS))
+    x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
+    some = len(x)
     rows = party_rows(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
     alone = Contributions(model, rows, replace(door, unit="party"), engine)
     everyone = torch.arange(some, device=initial.device)
@@ -208,3 +219,13 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     std = mixed * door.scale.gain * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
     return best / reach if reach > 0 else 1.0
+
+
+def _unit_of_length(model: Model, initial: Tensor, basis: Basis, public: PublicSet) -> float:
+    """How far is far on this line: to the end of a path, or until public outputs have changed by about 1."""
+    if len(basis.points) > 1:
+        return float(basis.points.abs().max())
+    step = 1e-3
+    outputs = model.outputs(torch.stack([initial, initial - step]), model.inputs(public.x))
+    change = float((outputs[1] - outputs[0]).square().mean().sqrt()) / step
+    return 1 / change if np.isfinite(change) and change > 0 else 1.0

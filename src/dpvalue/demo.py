@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpvalue.plan import Plan, plan
+from dpvalue.plan import plan
+from dpvalue.plan_page import Plan
 from dpvalue.privacy.budget import Privacy
 from dpvalue.progress import Report
 from dpvalue.result import Result

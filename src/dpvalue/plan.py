@@ -1,23 +1,25 @@
-"""What a budget can buy, before anything is spent: noise, ceilings, expected quality, memory, time, and advice."""
+"""What a budget can buy, before anything is spent: the numbers of a plan, from the budget alone or with a utility."""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from dpvalue.choice import Choice, Setting, best_option, choose
-from dpvalue.detection import ceiling, efficiency, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
+from dpvalue.choice import Choice, Setting, best_option, choose, no_laplace
+from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES, Local
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.models import ModelFactory
 from dpvalue.parties import as_parties
+from dpvalue.plan_page import Plan
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.projection import Projection
 from dpvalue.rehearsal import Rehearsal
@@ -30,109 +32,6 @@ from dpvalue.utility import as_utility
 CANNOT_WORK, CAN_WORK = 0.6, 0.7
 _EPSILONS = 0.01, 1000.0
 _TIMED = 64
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run would spend and could reach; str() of it is a page to read.
-
-    Attributes:
-        privacy: the budget.
-        parties: their number.
-        units: protected units in a party, typically: 1, its records or its persons.
-        schedule: when parties release.
-        releases: noisy messages per party.
-        spent: the guarantee of the run; `gaussian` and `laplace` are those of either mechanism at this budget, None
-            where the budget or the schedule rules it out.
-        table_noise: noise scale / sensitivity of a party's final row.
-        ceiling: no method at all finds corrupted units with a larger expected AUC at this epsilon.
-        gaussian_ceiling: the same for Gaussian releases.
-        laplace_ceiling: the same for one Laplace release of one number per unit.
-        projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
-        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the utility's rows.
-        wanted_auc: what was asked for.
-        epsilon_needed: the epsilon at which it is expected; without a utility, below which no method has it. Infinite
-            if it is out of reach at any epsilon.
-        table_bytes: size of the table, if the number of parameters or a utility was given.
-        memory_bytes: the table and the sums it is made from.
-        seconds: from the least permutations to all of them, measured on the utility's rows.
-        advice: whether the budget can work, and what would.
-    """
-
-    privacy: Privacy
-    parties: int
-    units: int
-    schedule: Schedule
-    releases: int
-    spent: Guarantee
-    gaussian: Guarantee | None
-    laplace: Guarantee | None
-    table_noise: float
-    ceiling: float
-    gaussian_ceiling: float | None
-    laplace_ceiling: float | None
-    projection: Projection | None
-    expected_auc: float | None
-    wanted_auc: float | None
-    epsilon_needed: float | None
-    table_bytes: int | None
-    memory_bytes: int | None
-    seconds: tuple[float, float] | None
-    advice: str
-
-    @property
-    def epsilon(self) -> float:
-        """What is really spent; differs from privacy.epsilon only for accounting "poisson"."""
-        assert self.spent.epsilon is not None
-        return self.spent.epsilon
-
-    @property
-    def efficiency(self) -> float | None:
-        """(expected AUC - 0.5) / (ceiling - 0.5), for parties protected as a whole."""
-        if self.expected_auc is None or self.privacy.unit != "party":
-            return None
-        return efficiency(self.expected_auc, self.epsilon, self.privacy.neighbours)
-
-    def __str__(self) -> str:
-        unit = self.privacy.unit
-        inside = "" if unit == "party" else f" of {self.units} {unit}s each"
-        lines = [
-            f"{self.parties} parties{inside}; {self.schedule}: {self.releases} release(s) each",
-            f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}; either mechanism, "
-            "and the advantage it gives an attacker:",
-        ]
-        if self.privacy.accounting == "poisson":
-            lines.insert(1, f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
-        for one, most in ((self.laplace, self.laplace_ceiling), (self.gaussian, self.gaussian_ceiling)):
-            if one is not None:
-                chosen = " (chosen)" if self.expected_auc is not None and one.mechanism == self.spent.mechanism else ""
-                kind = "pure" if one.mu is None else f"mu = {one.mu:.3g}"
-                lines.append(
-                    f"  {one.mechanism}{chosen}: delta {one.delta:.3g}, {kind}, noise {one.noise_multiplier:.4g} x "
-                    f"sensitivity, advantage {one.advantage:.2g}, AUC <= {most:.3f}"
-                )
-        many = "parties" if unit == "party" else f"{unit}s"
-        lines.append(f"finding corrupted {many} one by one: AUC at most {self.ceiling:.3f} by any method")
-        if self.expected_auc is not None:
-            share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
-            where = "all directions" if self.projection is None else str(self.projection)
-            lines.append(f"finding corrupted parties: expected AUC {self.expected_auc:.3f}{share}; released: {where}")
-        if self.wanted_auc is not None:
-            lines.append(self._needed())
-        if self.table_bytes is not None and self.memory_bytes is not None:
-            lines.append(f"table {_size(self.table_bytes)}, about {_size(self.memory_bytes)} of memory")
-        if self.seconds is not None:
-            lines.append(f"time: about {self.seconds[0]:.2g} s, at most {self.seconds[1]:.2g} s")
-        return "\n".join([*lines, self.advice])
-
-    def _needed(self) -> str:
-        assert self.epsilon_needed is not None
-        wanted = f"AUC {self.wanted_auc:g}"
-        if self.epsilon_needed == float("inf"):
-            return f"{wanted} is out of reach at any epsilon with this utility and model"
-        if self.expected_auc is None:
-            return f"{wanted} needs epsilon = {self.epsilon_needed:.3g} or more, whatever the method"
-        return f"{wanted} is expected at epsilon = {self.epsilon_needed:.3g}"
 
 
 def plan(
@@ -209,7 +108,7 @@ def plan(
         seed=seed,
     )
     if utility is None:
-        return _without_data(settings, privacy, units, parameters, auc)
+        return _without_data(settings, privacy, sizes, units, parameters, auc)
     with engine.threading():
         at, _ = open_setting(as_utility(utility, target, groups, persons), settings, sizes, units)
         return _with_data(at, privacy, auc)
@@ -219,50 +118,70 @@ def _sizes(
     parties: Any, privacy: Privacy, records: int, target: str | None, groups: Any, persons: Any
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The public numbers of records and of protected units of each party."""
-    if isinstance(parties, int):
-        require_count("parties", parties, least=2)
+    if isinstance(parties, Integral):
+        require_count("parties", int(parties), least=2)
         require_count("records", records)
-        sizes = np.full(parties, records)
+        sizes = np.full(int(parties), records)
         return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
     found = as_parties(parties, target, groups, persons)
+    if privacy.unit == "person":
+        found.require_spread(privacy.parties_per_person)
     return found.sizes, found.units(privacy.unit)
 
 
 def _without_data(
-    settings: Settings, privacy: Privacy, units: NDArray[np.int64], parameters: int | None, auc: float | None
+    settings: Settings,
+    privacy: Privacy,
+    sizes: NDArray[np.int64],
+    units: NDArray[np.int64],
+    parameters: int | None,
+    auc: float | None,
 ) -> Plan:
-    schedule, n = settings.schedule, len(units)
-    width = parameters
-    if settings.fixed_projection is not None or "gaussian" not in privacy.laws:
-        schedule = replace(schedule, rounds=schedule.rounds or 1) if schedule.kind == "replay" else schedule
-        width = 1 if settings.fixed_projection is None else settings.fixed_projection.m
+    """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
+    schedule, n, fixed = settings.schedule, len(units), settings.fixed_projection
+    if schedule.kind == "replay" and (fixed is not None or "gaussian" not in privacy.laws):
+        schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
     both = _mechanisms(settings, privacy, releases, n)
-    gaussian, laplace = both["gaussian"], both["laplace"]
-    spent = gaussian or laplace
-    if spent is None or spent.noise_multiplier is None or spent.epsilon is None:
-        raise DpvalueError(f"delta = 0 needs one release of one number, got schedule {str(schedule)!r}")
-    ceilings = _ceilings(privacy, spent.epsilon, gaussian, laplace)
-    works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
+    possible = [one for one in both.values() if one is not None]
+    if not possible:
+        raise no_laplace(settings, privacy)
+    spent = (
+        possible[0] if len(possible) == 1 and not (settings.free_projection and "gaussian" in privacy.laws) else None
+    )
+    epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
+    ceilings = _ceilings(privacy, epsilon, both)
+    noise = None if spent is None or spent.noise_multiplier is None else spent.noise_multiplier
+    width = parameters if fixed is None else fixed.m
+    if spent is not None and spent.law == "laplace":
+        width = 1
+    table = (
+        None if width is None or (spent is None and fixed is None) else n * width * settings.engine.torch_dtype.itemsize
+    )
+    needed = None
+    if auc is not None and privacy.unit == "party":
+        needed = epsilon_of_ceiling(auc, privacy.neighbours)
     return Plan(
         privacy=privacy,
         parties=n,
         units=int(np.median(units)),
+        records=int(np.median(sizes)),
         schedule=schedule,
-        releases=releases,
         spent=spent,
-        gaussian=gaussian,
-        laplace=laplace,
-        table_noise=spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations))),
+        gaussian=both["gaussian"],
+        laplace=both["laplace"],
+        table_noise=None
+        if noise is None
+        else noise * float(np.linalg.norm(schedule.table_weights(settings.permutations))),
         **ceilings,
-        projection=settings.fixed_projection,
+        projection=fixed,
         expected_auc=None,
         wanted_auc=auc,
-        epsilon_needed=None if auc is None else epsilon_of_ceiling(auc, privacy.neighbours),
-        table_bytes=None if width is None else 4 * n * width,
-        memory_bytes=None if width is None else 4 * TABLES * n * width,
+        epsilon_needed=needed,
+        table_bytes=table,
+        memory_bytes=None if table is None else TABLES * table,
         seconds=None,
-        advice=_advice(privacy, spent.epsilon, ceilings["ceiling"], None, works_at, None),
+        advice=_advice(privacy, epsilon, ceilings["ceiling"], None, epsilon_of_ceiling(0.75, privacy.neighbours), None),
     )
 
 
@@ -278,7 +197,7 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
     assert spent.epsilon is not None
     assert spent.noise_multiplier is not None
     both = _mechanisms(at.settings, privacy, choice.releases, at.n)
-    ceilings = _ceilings(privacy, spent.epsilon, both["gaussian"], both["laplace"])
+    ceilings = _ceilings(privacy, spent.epsilon, both)
     weights = choice.schedule.table_weights(at.settings.permutations)
     table = at.n * choice.model.size * choice.initial.element_size()
     works_at = other_unit = None
@@ -292,8 +211,8 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
         privacy=privacy,
         parties=at.n,
         units=int(np.median(at.units)),
+        records=int(np.median(at.sizes)),
         schedule=choice.schedule,
-        releases=choice.releases,
         spent=spent,
         gaussian=both["gaussian"],
         laplace=both["laplace"],
@@ -322,14 +241,14 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     return found
 
 
-def _ceilings(
-    privacy: Privacy, epsilon: float, gaussian: Guarantee | None, laplace: Guarantee | None
-) -> dict[str, Any]:
+def _ceilings(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> dict[str, Any]:
+    gaussian, laplace = both["gaussian"], both["laplace"]
     mu = None if gaussian is None else gaussian.mu
+    one_each = laplace is not None and privacy.parties_per_person == 1
     return {
         "ceiling": ceiling(epsilon, privacy.neighbours),
         "gaussian_ceiling": None if mu is None else gaussian_ceiling(mu, privacy.neighbours),
-        "laplace_ceiling": None if laplace is None else laplace_ceiling(epsilon, privacy.neighbours),
+        "laplace_ceiling": laplace_ceiling(epsilon, privacy.neighbours) if one_each else None,
     }
 
 
@@ -395,7 +314,3 @@ def _advice(
             " Or value data sets (groups=) and protect their records (unit='record'), whose noise shrinks with size."
         )
     return text
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e6:.3g} MB" if number >= 1e5 else f"{number / 1e3:.3g} kB"

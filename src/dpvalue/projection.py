@@ -34,8 +34,8 @@ class Projection:
     """A release in m public directions instead of all d.
 
     Args:
-        m: how many. With 1, every value is a monotone function of one number per party, which costs least noise;
-            redundancy between parties shows only with more.
+        m: how many. With 1, every value is a function of one number per party, which costs least noise (a monotone one
+            while walks stay before the best point, as "auto" rates see to); redundancy shows only with more.
         source: "path", "utility", "classes" or "singular"; see the module.
         steps: how long the public model is trained: the end of a "path" (None: chosen on the public set); for the other
             sources where the walks start, trained on one half of the public set (None: at the initial model).
@@ -60,8 +60,8 @@ class Projection:
 class Basis:
     """Where walks start (d,), orthonormal directions (m, d), and the points (q, m) at which a first release is taken.
 
-    The shares (q,) of the points sum to 1. The first direction points uphill on the public loss, as gradients do: a
-    party whose data agrees with the public set has a positive component along it.
+    The shares (q,) of the points sum to 1. Directions (of a path, the first) point uphill on the public loss, as
+    gradients do: a party whose data agrees with the public set has a positive component along them.
     """
 
     origin: Tensor
@@ -83,8 +83,7 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
         return path_basis(projection, initial, train(model, initial, x, y, marks, seed))
     origin = initial
     if projection.steps is not None:
-        half = len(x) // 2
-        origin = train(model, initial, x[:half], y[:half], [projection.steps], seed)[0]
+        origin = train(model, initial, x[::2], y[::2], [projection.steps], seed)[0]
     if projection.source == "utility":
         marks = [_STEPS_BETWEEN * part for part in range(1, m)]
         models = [origin, *train(model, origin, x, y, marks, seed)]
@@ -92,11 +91,13 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     elif projection.source == "classes":
         directions = _class_gradients(model, origin, x, y)
     else:
-        some = min(len(x), _MOST_ROWS)
-        rows = model.record_gradients(origin[None], x[None, :some], y[None, :some])[0]
+        some = slice(None, None, -(-len(x) // _MOST_ROWS))  # evenly over the set, however it is sorted
+        rows = model.record_gradients(origin[None], x[None, some], y[None, some])[0]
         squares, left = torch.linalg.eigh(rows @ rows.T)  # rows = left s right: far smaller than rows when d is large
         directions = (left.T @ rows).flip(0)[:m][squares.flip(0)[:m] > 1e-6 * squares[-1]]
     vectors = _orthonormal(directions, projection)
+    slopes = vectors @ mean_gradient(model, origin, x, y)
+    vectors = torch.where(slopes < 0, -1.0, 1.0).unsqueeze(-1) * vectors
     return Basis(origin, vectors, origin.new_zeros(1, m), origin.new_ones(1))
 
 

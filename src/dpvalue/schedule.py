@@ -43,7 +43,7 @@ class Schedule:
         kind: "independent", "running-mean", "optimal", "decaying", "lagged" or "replay".
         burn_in: q; only permutations t > round(kq) are valued. Not for "replay", whose walks all use the final table.
         rounds: rounds of "lagged" (default: permutations / probes) and "replay" (default 2).
-        probes: probes per round of "lagged" (default 50) and "replay" (default 20).
+        probes: probes per round of "lagged" (default 50) and, after the first round, of "replay" (default 20).
         tolerance: "replay" stops once the largest standard error is below tolerance * standard deviation of the values.
         block: how many walks of a correlated paper kind advance together; 1 is the exact schedule.
         fresh_start: a new random initial model for each permutation (paper's kinds, models that start at random).

@@ -51,6 +51,9 @@ class Settings:
             if not isinstance(setting, str):
                 require_positive(name, setting)
 
+        if self.clip_rule == "normalise" and self.privacy is None and isinstance(self.clip, str):
+            raise DpvalueError("clip_rule='normalise' needs a clip, the length to scale to, when there is no privacy")
+
     @property
     def free_projection(self) -> bool:
         """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""

@@ -22,6 +22,7 @@ class Contributions:
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
         self.units = rows.persons if mechanism.unit == "person" else rows.sizes
         self._most_units = int(self.units.max())
+        self._has_empty = bool((rows.sizes == 0).any())
         self.release_scale = mechanism.noise_scale(self.units.cpu())
         self.read_std = mechanism.scale.gain * mechanism.noise_std(self.units.cpu())
         gradients = rows.width if mechanism.per_unit else 1
@@ -51,7 +52,8 @@ class Contributions:
 
     def _clip(self, gradients: Tensor, who: Tensor) -> Tensor:
         if not self.mechanism.per_unit:
-            return self.mechanism.clipped(gradients)
+            clipped = self.mechanism.clipped(gradients)
+            return clipped * (self._rows.sizes[who] > 0).unsqueeze(-1) if self._has_empty else clipped
         if self.mechanism.unit == "record":
             weights = self._rows.weights[who]
         else:
@@ -62,10 +64,14 @@ class Contributions:
         """The mean gradients (b, p, d) of each person's records, and the weights (b, p), 1 / persons or 0."""
         assert self._rows.people is not None
         assert self._rows.shares is not None
-        finite = records.isfinite().all(-1, keepdim=True)  # one bad record must not silence a person's others
+        # One bad record must not silence a person's others; a person without a good one is clipped to zero, as NaN is.
+        finite = records.isfinite().all(-1, keepdim=True)
         shared = torch.where(finite, records, 0.0) * self._rows.shares[who].unsqueeze(-1)
         means = records.new_zeros(len(who), self._most_units, records.shape[-1])
         means.scatter_add_(1, self._rows.people[who].unsqueeze(-1).expand_as(shared), shared)
+        good = means.new_zeros(*means.shape[:2], 1)
+        good.scatter_add_(1, self._rows.people[who].unsqueeze(-1), finite * self._rows.shares[who].unsqueeze(-1))
+        means = torch.where(good > 0, means, torch.nan)
         present = torch.arange(self._most_units, device=who.device) < self.units[who].unsqueeze(-1)
         return means, present / self.units[who].clamp_min(1).to(records.dtype).unsqueeze(-1)
 

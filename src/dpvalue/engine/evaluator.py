@@ -32,5 +32,5 @@ class Evaluator:
             return (self._model.outputs(theta, self._x).argmax(-1) == self._y).mean(-1, dtype=torch.float64)
         loss = self._loss(theta)
         if self._l2:
-            loss = loss + self._l2 * theta.to(torch.float64).square().sum(-1)
+            loss = loss + self._l2 * self._model.squared_norm(theta)
         return -loss

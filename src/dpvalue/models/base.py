@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 ModelFactory = Callable[[], nn.Module]
@@ -61,6 +62,10 @@ class Model(Protocol):
         """Return an `nn.Module` with the parameters theta (size,), to be looked at rather than trained."""
         ...
 
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return |parameters|^2 of each model (b,), as float64."""
+        ...
+
     def numbers_per_row(self) -> int:
         """Return about how many numbers one row makes on its way through one model."""
         ...
@@ -68,6 +73,11 @@ class Model(Protocol):
     def digest(self) -> str:
         """Return a digest of everything about the model but theta."""
         ...
+
+
+def squared_norm(theta: Tensor) -> Tensor:
+    """Return the squared lengths (b,) of vectors (b, size), as float64."""
+    return theta.to(torch.float64).square().sum(-1)
 
 
 def row_losses(task: str, outputs: Tensor, y: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpvalue.models.base import REGRESSION
+from dpvalue.models.base import REGRESSION, squared_norm
 
 
 class Linear:
@@ -92,6 +92,10 @@ class Linear:
             linear.weight.copy_(matrix[:, :-1])
             linear.bias.copy_(matrix[:, -1])
         return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
+
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return |theta|^2."""
+        return squared_norm(theta)
 
     def numbers_per_row(self) -> int:
         """Return the outputs."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from dpvalue.errors import DpvalueError
-from dpvalue.models.base import ModelFactory, row_losses
+from dpvalue.models.base import ModelFactory, row_losses, squared_norm
 from dpvalue.streams import Purpose, stream
 
 
@@ -149,6 +149,10 @@ class Network:
             for name, part, shape in zip(self._names, theta.split(self._sizes), self._shapes, strict=True):
                 named[name].copy_(part.view(shape))
         return module.requires_grad_(False)
+
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return |theta|^2."""
+        return squared_norm(theta)
 
     def numbers_per_row(self) -> int:
         """Return what the layers write for one row."""

@@ -64,6 +64,10 @@ class Projected:
         """Return the module of the lifted model."""
         return self._model.module(self.lift(theta[None])[0])
 
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return that of the lifted models."""
+        return self._model.squared_norm(self.lift(theta))
+
     def numbers_per_row(self) -> int:
         """Return that of the model."""
         return self._model.numbers_per_row()

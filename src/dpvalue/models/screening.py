@@ -56,6 +56,10 @@ class FixedModelLoss:
         """Return the module of the fixed model."""
         return self._model.module(self._fixed)
 
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return that of the fixed model, as often as asked."""
+        return self._model.squared_norm(self._fixed[None]).expand(len(theta))
+
     def numbers_per_row(self) -> int:
         """Return that of the model."""
         return self._model.numbers_per_row()

@@ -114,8 +114,12 @@ def normalise_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
 
     Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
     """
-    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-    scaled = vectors.to(torch.float64) / length * clip_bound(norm, vectors.dtype)
+    wide = vectors.to(torch.float64)
+    wide = wide / wide.abs().amax(
+        -1, keepdim=True
+    )  # or the squares of tiny entries would vanish, and the length with them
+    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    scaled = wide / length * clip_bound(norm, vectors.dtype)
     rounded: torch.Tensor = scaled.to(vectors.dtype)
     return rounded.nan_to_num_(0.0, 0.0, 0.0)
 
