@@ -10,6 +10,7 @@ judged on 250 public rows, as each party's takes an evaluation of its own.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -124,31 +125,30 @@ def main() -> None:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--splits", type=int, default=3)
     asked = parser.parse_args()
-    torch.set_num_threads(2)
-    rows: dict[str, list[list[float]]] = {}
-    for split in range(asked.splits):
-        data = split_of(Task("cnn", split, asked.data_dir, 1, 1))
-        projections = {
-            "first order at the initial model": dpv.Projection(1, "utility"),
-            "first order, warm start of 16 steps": dpv.Projection(1, "utility", 16),
-            "first order, warm start of 64 steps": dpv.Projection(1, "utility", 64),
-            "path of 16 steps": dpv.Projection(1, "path", 16),
-            "path of 64 steps": dpv.Projection(1, "path", 64),
-            "path of 256 steps": dpv.Projection(1, "path", 256),
-            "path, steps chosen": dpv.Projection(1, "path"),
-        }
-        for name, projection in projections.items():
-            rows.setdefault(name, []).append(of_projection(data, split, projection=projection))
-        for steps in (64, 256):
-            name = f"finite step of {STEP} at {steps} steps"
-            rows.setdefault(name, []).append(of_finite_steps(data, split, steps))
-        head = of_projection(data, split, projection=dpv.Projection(1, "path"), model=trunk(data[1], split, 256))
-        rows.setdefault("path of a head on a public trunk", []).append(head)
+    splits = [split_of(Task("cnn", split, asked.data_dir, 1, 1)) for split in range(asked.splits)]
+    candidates: dict[str, Callable[[Any, int], list[float]]] = {
+        "first order at the initial model": along(dpv.Projection(1, "utility")),
+        "first order, warm start of 64 steps": along(dpv.Projection(1, "utility", 64)),
+        "path of 16 steps": along(dpv.Projection(1, "path", 16)),
+        "path of 64 steps": along(dpv.Projection(1, "path", 64)),
+        "path of 256 steps": along(dpv.Projection(1, "path", 256)),
+        f"finite step of {STEP} at 64 steps": lambda data, seed: of_finite_steps(data, seed, 64),
+        f"finite step of {STEP} at 256 steps": lambda data, seed: of_finite_steps(data, seed, 256),
+        "path of a head on a public trunk": lambda data, seed: of_projection(
+            data, seed, projection=dpv.Projection(1, "path", 256), model=trunk(data[1], seed, 256)
+        ),
+    }
     print(f"{'efficiency, MNIST + CNN':38}" + "".join(f"{f'eps = {e:g}':>16}" for e in EPSILONS))  # noqa: T201
-    for name, found in rows.items():
+    for name, candidate in candidates.items():
+        found = [candidate(data, split) for split, data in enumerate(splits)]
         errors = np.std(found, axis=0, ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.zeros(len(EPSILONS))
         cells = (f"{f'{m:.3f} ({e:.3f})':>16}" for m, e in zip(np.mean(found, axis=0), errors, strict=True))
-        print(f"{name:38}" + "".join(cells))  # noqa: T201
+        print(f"{name:38}" + "".join(cells), flush=True)  # noqa: T201
+
+
+def along(projection: dpv.Projection) -> Callable[[Any, int], list[float]]:
+    """Return the candidate of a projection."""
+    return lambda data, seed: of_projection(data, seed, projection=projection)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ def test_without_privacy_it_is_the_loss_of_a_trained_model() -> None:
     assert found.expected_auc is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_it_finds_what_it_expects_to_find_and_no_more_than_values_do(epsilon: float) -> None:
     scores, values, expected = [], [], []
@@ -52,7 +53,7 @@ def test_it_has_the_noise_and_the_guarantee_of_its_unit() -> None:
     fast, secure = (dpv.baselines.public_loss(train, test, privacy=pure, noise=kind) for kind in ("fast", "secure"))
     difference = fast.scores - secure.scores  # of two Laplace variables: no clipped score is left in it
     assert abs(np.mean(difference)) < 4 * np.std(difference) / 4000**0.5
-    assert stats.kurtosis(difference) > 1  # 1.5 in theory; a difference of two Gaussians has 0
+    assert stats.kurtosis(difference) > 0.4  # 1.5 in theory; a difference of two Gaussians has 0
     assert fast.guarantee.simulation
     assert not secure.guarantee.simulation
     record = dpv.Privacy(delta=1e-6, unit="record")

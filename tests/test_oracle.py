@@ -35,7 +35,7 @@ def oracle_of(
     rows = [np.array([i]) for i in range(n)] if groups is None else [np.flatnonzero(groups == j) for j in range(n)]
 
     def noise(t: int) -> Callable[[], NDArray[Any]]:
-        stream = FastNoise(SEED).stream(t, torch.zeros(d, dtype=DTYPES[dtype]))
+        stream = FastNoise(SEED).stream(t, torch.zeros(d, dtype=DTYPES[dtype]), "gaussian", 0)
         return lambda: stream.fill(torch.empty(1, d, dtype=DTYPES[dtype]))[0].numpy()
 
     return Oracle(

@@ -110,6 +110,7 @@ def test_records_speak_for_a_party_together(public: Any) -> None:
         dpv.plan(train, groups=np.arange(300) % 3, persons=everyone, privacy=dpv.Privacy(unit="person"))
 
 
+@pytest.mark.slow
 def test_a_few_public_rows_do_not_promise_much() -> None:
     """Labels that have nothing to do with the features: on average nothing is expected, however few rows there are."""
     expected = []

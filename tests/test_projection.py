@@ -256,6 +256,7 @@ def test_budgets_choose_the_mechanism_and_records_the_directions() -> None:
     assert sites.rows.shape == (8, 62)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [1.0, 4.0])
 def test_what_is_expected_is_what_is_found(epsilon: float) -> None:
     """Mean AUC over fresh noise on flipped rows nobody rehearsed with, beside what the public rows promised."""

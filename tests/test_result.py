@@ -57,6 +57,7 @@ def test_a_rank_of_a_missing_value_is_missing(data: tuple[Arrays, Arrays]) -> No
     assert (result.counts["loo"] == 0).sum() >= 17
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

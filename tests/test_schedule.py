@@ -117,7 +117,9 @@ def test_lagged_permutations_are_rounds_times_probes(rounds: int, probes: int, p
 class UnitVectors:
     """In place of noise: every party's release number t is the unit vector e_t, times the noise standard deviation."""
 
-    def stream(self, release: int, like: torch.Tensor, law: str = "gaussian") -> Any:
+    on_grid = False
+
+    def stream(self, release: int, like: torch.Tensor, law: str, bits: int) -> Any:
         return UnitStream(release, like)
 
 
@@ -143,7 +145,7 @@ def steps_of_a_run(schedule: dpv.Schedule, permutations: int, monkeypatch: pytes
     result = dpv.value(
         train, dpv.Utility(X, y, metric=record), model=lambda: Constant(16, 2), schedule=schedule, clip=1.0,
         learning_rate=0.5, permutations=permutations, progress=False, engine=dpv.Local(dtype="float64"),
-        privacy=dpv.Privacy(epsilon=5.0, delta=1e-3), projection=None,
+        privacy=dpv.Privacy(epsilon=5.0, delta=1e-3), projection=None, noise="fast",
     )  # fmt: skip
     releases = schedule.releases(permutations)
     std = accounting.noise_multiplier(5.0, 1e-3, releases)

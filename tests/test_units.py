@@ -223,6 +223,7 @@ def test_the_noise_of_persons_has_the_scale_of_their_number() -> None:
         assert stats.kstest(sample, "norm", args=(0, 1.25 * std / count)).pvalue < 1e-3
 
 
+@pytest.mark.slow
 def test_four_sites_get_a_stable_ranking_at_epsilon_one() -> None:
     """Sites with 0, 20, 35 and 50% of their labels flipped, 100 records each: the same order over fresh noise."""
     X, y = load_breast_cancer(return_X_y=True)

@@ -2,12 +2,12 @@
 
 from dpvalue import baselines, detection, diagnostics, games, privacy
 from dpvalue.engine import Local
-from dpvalue.errors import DpvalueError
+from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.files import load
 from dpvalue.parties import Parties
 from dpvalue.plan import plan
 from dpvalue.plan_page import Plan
-from dpvalue.privacy import Guarantee, Privacy
+from dpvalue.privacy import Guarantee, Ledger, Privacy
 from dpvalue.projection import Projection
 from dpvalue.result import Result
 from dpvalue.schedule import Schedule
@@ -18,7 +18,7 @@ from dpvalue.valuation import release, value
 
 __version__ = "0.1.0"
 __all__ = [
-    "DpvalueError", "Guarantee", "Local", "Parties", "Plan", "Privacy", "Projection", "Result", "Schedule", "Semivalue",
-    "Table", "Utility", "baselines", "detection", "diagnostics", "games", "load", "plan", "privacy", "release",
-    "semivalue", "value",
+    "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "Parties", "Plan", "Privacy", "Projection",
+    "Result", "Schedule", "Semivalue", "Table", "Utility", "baselines", "detection", "diagnostics", "games", "load",
+    "plan", "privacy", "release", "semivalue", "value",
 ]  # fmt: skip

@@ -102,13 +102,15 @@ def public_loss(
         rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
         fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], seed)[0])
         private_rows = private.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
-        contributions = Contributions(fixed, private_rows, door, engine)
+        contributions = Contributions(fixed, private_rows, door, engine, privacy is not None and noise == "secure")
+        grid, like, drawn = contributions.grid(), fixed.initial(seed), None
         everyone = torch.arange(private.n, device=engine.torch_device)
-        released = contributions.at(fixed.initial(seed).expand(private.n, -1), everyone)
+        clipped = contributions.at(like.expand(private.n, -1), everyone, grid)
         if privacy is not None:
-            like = fixed.initial(seed)
-            stream = noise_source(noise, seed).stream(_RELEASE, like, door.law)
-            drawn = stream.fill(like.new_empty(private.n, 1))
-            released = (released + contributions.noise(drawn, everyone)).to(like.dtype)
-        scores = door.scale.read(released)[:, 0].cpu().to(torch.float64).numpy()
+            stream = noise_source(noise, seed).stream(_RELEASE, like, door.law, 0 if grid is None else grid.bits)
+            drawn = stream.fill(like.new_empty(private.n, 1, dtype=like.dtype if grid is None else torch.float64))
+            drawn = contributions.noise(drawn, everyone)
+        scores = (
+            contributions.release(clipped, drawn, everyone, grid).to(like.dtype)[:, 0].cpu().to(torch.float64).numpy()
+        )
     return Screening(scores, private.names, spent, expected)

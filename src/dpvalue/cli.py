@@ -70,6 +70,59 @@ def bench(
         out.print(f"written to {json}")
 
 
+ledger_app = typer.Typer(
+    help="What was released of one owner's data, and what is left of its budget.", no_args_is_help=True
+)
+app.add_typer(ledger_app, name="ledger")
+
+
+@ledger_app.command("show")
+def ledger_show(path: Annotated[Path, typer.Argument(help="The ledger's file.")]) -> None:
+    """List all entries, what they spent together, and the head of the chain to keep elsewhere.
+
+    Example: dpvalue ledger show hospital.ledger
+    """
+    from dpvalue.privacy.ledger import Ledger
+
+    try:
+        ledger = Ledger(path)
+        grid = Grid(box=box.SIMPLE_HEAD)
+        for name in ("entry", "purpose", "round", "mechanism", "noise", "releases", "unit", "time"):
+            grid.add_column(name, no_wrap=True)
+        for entry in ledger.entries():
+            charge = entry.charge
+            noise = f"{charge.noise_multiplier:.4g} x {charge.sensitivity:.3g}"
+            cells = (entry.number, entry.purpose, entry.round, charge.law, noise, charge.releases, charge.unit)
+            grid.add_row(*map(str, cells), entry.time[:19])
+        out.print(grid)
+        budget = ledger.budget
+        out.print(
+            f"spent: epsilon = {ledger.spent:.4g} of {budget.epsilon:.4g} at delta = {budget.delta:.4g} per "
+            f"{budget.unit}, neighbours {budget.neighbours}"
+        )
+        out.print(f"head: {ledger.head()}", soft_wrap=True)
+    except DpvalueError as error:
+        _fail(error)
+
+
+@ledger_app.command("verify")
+def ledger_verify(
+    path: Annotated[Path, typer.Argument(help="The ledger's file.")],
+    head: Annotated[str | None, typer.Option(help="A head that was kept elsewhere.")] = None,
+) -> None:
+    """Check the chain of digests, and that it continues a head that was kept elsewhere.
+
+    Example: dpvalue ledger verify hospital.ledger --head 3:0f3a...
+    """
+    from dpvalue.privacy.ledger import Ledger
+
+    try:
+        count = Ledger(path).verify(head)
+    except DpvalueError as error:
+        _fail(error)
+    out.print(f"{count} entries, all digests right" + (", and the kept head is among them" if head else ""))
+
+
 def _fail(error: DpvalueError) -> NoReturn:
     """One clear line, exit code 2."""
     Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)

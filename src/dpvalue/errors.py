@@ -11,6 +11,23 @@ class DpvalueError(ValueError):
     """A bad argument or a refused request; the message names the argument, the value and what is allowed."""
 
 
+class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
+    """A release that would pass the budget of a ledger; nothing was released.
+
+    Attributes:
+        spent: the epsilon spent before.
+        asked: what the release alone would spend.
+        left: what is left of the budget's epsilon.
+    """
+
+    def __init__(self, spent: float, asked: float, left: float) -> None:
+        super().__init__(
+            f"the budget does not allow this release: epsilon = {spent:.4g} is spent, {asked:.4g} was asked for, and "
+            f"{left:.4g} is left"
+        )
+        self.spent, self.asked, self.left = spent, asked, left
+
+
 def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless `value` is one of `allowed`."""
     options = list(allowed)

@@ -19,6 +19,9 @@ from dpvalue.semivalues import Floats, Semivalue
 Ints = NDArray[np.int64]
 
 
+FIELDS = ("values", "std_errors", "counts", "sample_variances")
+
+
 @dataclass(frozen=True)
 class Estimate:
     """The values of one semivalue: per party the value, its Monte Carlo error, and the number of marginals used.

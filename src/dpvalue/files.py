@@ -20,7 +20,7 @@ from torch import Tensor
 from dpvalue.encoding import Encoding
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
-from dpvalue.estimates import Estimate
+from dpvalue.estimates import FIELDS, Estimate
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.projection import Projection
@@ -30,7 +30,6 @@ from dpvalue.semivalues import Floats, Semivalue, semivalue
 from dpvalue.table import Table
 
 FORMAT_VERSION = 2
-_ESTIMATE_FIELDS = ("values", "std_errors", "counts", "sample_variances")
 
 
 def save_table(table: Table, path: Path) -> None:
@@ -48,7 +47,7 @@ def save_result(result: Result, path: Path) -> None:
         "engine": asdict(result.engine),
     }
     for number, one in enumerate(result.semivalues):
-        for field in _ESTIMATE_FIELDS:
+        for field in FIELDS:
             tensors[f"{field}.{number}"] = torch.from_numpy(getattr(result.estimates[one.name], field))
     _write(path, header, tensors)
 
@@ -68,7 +67,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     found = header["result"]
     kinds = tuple(_named(name) for name in found["semivalues"])
     estimates = {
-        one.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in _ESTIMATE_FIELDS})
+        one.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in FIELDS})
         for number, one in enumerate(kinds)
     }
     engine = Local(**{**found["engine"], "device": "auto"})

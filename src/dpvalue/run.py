@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpvalue.charging import Charging, charging
 from dpvalue.choice import Choice, Setting, choose
 from dpvalue.encoding import Encoding, fit_encoding
 from dpvalue.engine.contributions import Contributions
@@ -46,6 +47,7 @@ class Run:
     contributions: Contributions
     evaluate: Evaluator
     names: tuple[str | int, ...]
+    charging: Charging | None
 
     def release(self, report: Report, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
         """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
@@ -65,15 +67,29 @@ class Run:
         noise = noise_source(settings.noise if settings.privacy else "fast", settings.seed)
         if schedule.in_rounds:
             rounds, probes = schedule.shape(settings.permutations)
+            deliver = _made_now
+            if self.charging is not None:
+                self.charging.ledger.require_room(rounds, self.charging.charge)
+                deliver = self.charging.round
             first = self.choice.points, self.choice.shares
-            releases = RoundReleases(self.walker, self.contributions, noise, settings.seed, rounds, probes, *first)
-            rows = releases.run(report, partial(self._value_round, add, probes) if kinds else None)
-        else:
-            walks = InterleavedReleases(
-                self.walker, self.contributions, noise, settings.seed, schedule, settings.permutations
+            releases = RoundReleases(
+                self.walker, self.contributions, noise, settings.seed, rounds, probes, *first, deliver
             )
+            rows = releases.run(report, partial(self._value_round, add, probes) if kinds else None)
+            return self._table(rows), {name: one.estimate for name, one in estimators.items()}
+        walks = InterleavedReleases(
+            self.walker, self.contributions, noise, settings.seed, schedule, settings.permutations
+        )
+
+        def walk() -> tuple[Tensor, dict[str, Estimate]]:
             rows = walks.run(report, self.evaluate, add) if kinds else walks.run(report)
-        return self._table(rows), {name: one.estimate for name, one in estimators.items()}
+            return rows, {name: one.estimate for name, one in estimators.items()}
+
+        if self.charging is None:
+            rows, estimates = walk()
+        else:
+            rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.metric, walk, list(estimators))
+        return self._table(rows), estimates
 
     def _value_round(
         self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
@@ -126,10 +142,20 @@ def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
     )  # fmt: skip
 
     rows = parties.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
-    contributions = Contributions(choice.model, rows, choice.door, engine)
+    on_grid = privacy is not None and settings.noise == "secure"
+    contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
     walker = Walker(choice.model, choice.initial, choice.learning_rate, engine)
     evaluate = Evaluator(at.public, choice.model, engine)
-    return Run(settings, choice, encoding, walker, contributions, evaluate, parties.names)
+    charged = None
+    if settings.ledger is not None:
+        facts = {"names": parties.names, "permutations": settings.permutations, "seed": settings.seed}
+        charged = charging(settings.ledger, choice, contributions, encoding, at.public, facts)
+    return Run(settings, choice, encoding, walker, contributions, evaluate, parties.names, charged)
+
+
+def _made_now(number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """Deliver a release without a ledger."""
+    return make()
 
 
 def open_setting(

@@ -9,6 +9,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
 from dpvalue.projection import Projection
 from dpvalue.schedule import Schedule
@@ -33,6 +34,7 @@ class Settings:
     preprocess: Any
     engine: Local
     seed: int
+    ledger: Ledger | None = None
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
@@ -41,6 +43,8 @@ class Settings:
             raise DpvalueError(f"engine must be a Local, got {self.engine!r}")
         if self.projection is not None and self.projection != "auto" and not isinstance(self.projection, Projection):
             raise DpvalueError(f"projection must be a Projection, 'auto' or None, got {self.projection!r}")
+        if self.ledger is not None:
+            self._require_ledger_use(self.ledger)
         require_choice("clip_rule", self.clip_rule, CLIP_RULES)
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
@@ -53,6 +57,16 @@ class Settings:
 
         if self.clip_rule == "normalise" and self.privacy is None and isinstance(self.clip, str):
             raise DpvalueError("clip_rule='normalise' needs a clip, the length to scale to, when there is no privacy")
+
+    def _require_ledger_use(self, ledger: object) -> None:
+        if not isinstance(ledger, Ledger):
+            raise DpvalueError(f"ledger must be a Ledger, got {ledger!r}")
+        if self.privacy is None:
+            raise DpvalueError("ledger must not be given without privacy: what is not private cannot be charged")
+        if self.noise != "secure":
+            raise DpvalueError(f"ledger needs noise='secure', got {self.noise!r}: a simulation promises nothing")
+        if self.privacy.accounting != "composition":
+            raise DpvalueError("ledger needs accounting='composition': it counts every release")
 
     @property
     def free_projection(self) -> bool:

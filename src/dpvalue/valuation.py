@@ -10,6 +10,7 @@ from dpvalue.estimates import warn_if_not_finite
 from dpvalue.models import ModelFactory
 from dpvalue.parties import Parties, as_parties
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.ledger import Ledger
 from dpvalue.progress import Report, reporting
 from dpvalue.projection import Projection
 from dpvalue.result import Result
@@ -39,6 +40,7 @@ def value(
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
+    ledger: Ledger | None = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -68,6 +70,7 @@ def value(
         target: the label column of DataFrames.
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
         persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
+        ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
         engine: where to compute.
         seed: of the public randomness: permutations, initial model, and noise="fast".
         progress: show a bar on a terminal; or a callable (stage, done, total).
@@ -86,6 +89,7 @@ def value(
         preprocess=preprocess,
         engine=engine,
         seed=seed,
+        ledger=ledger,
     )
     private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:
@@ -119,6 +123,7 @@ def release(
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
+    ledger: Ledger | None = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -141,6 +146,7 @@ def release(
         preprocess=preprocess,
         engine=engine,
         seed=seed,
+        ledger=ledger,
     )
     private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:

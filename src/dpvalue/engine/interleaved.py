@@ -94,15 +94,14 @@ class InterleavedReleases:
         walks = len(orders)
         theta = self._initial_models(start, walks)
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
-        noisy = self.contributions.mechanism.noise_multiplier > 0
-        streams = [self.noise.stream(start + t, self.walker.initial) for t in range(walks)] if noisy else []
+        streams = self._streams(start, walks)
         pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(), dim=1)
         drawn = self.walker.engine.ahead(lambda who: self._noise(streams, who), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
             path = advance(theta, who, noise, history, own, evaluate is not None)
-            history.add(who, noise, own)
+            history.add(who, noise.to(theta.dtype), own)
             theta = path[:, -1]
             if evaluate is not None:
                 models = path[skip:]
@@ -110,12 +109,20 @@ class InterleavedReleases:
         history.close_block(walks)
         return None if evaluate is None else torch.cat(utilities, dim=1).diff(dim=1).cpu().numpy()
 
+    def _streams(self, start: int, walks: int) -> list[NoiseStream]:
+        """A stream of noise for each walk; none without privacy."""
+        if not self.contributions.mechanism.noise_multiplier:
+            return []
+        grid, law = self.contributions.grid(), self.contributions.mechanism.law
+        bits = 0 if grid is None else grid.bits
+        return [self.noise.stream(start + t, self.walker.initial, law, bits) for t in range(walks)]
+
     def _noise(self, streams: list[NoiseStream], who: Tensor) -> Tensor:
         """The noise of the releases at some positions (walks, positions, d), drawn along each walk from its stream."""
         shape = (*who.shape, self.walker.model.size)
         if not streams:
             return self.walker.initial.new_zeros(shape)
-        drawn = self.walker.initial.new_empty(shape)
+        drawn = self.walker.initial.new_empty(shape, dtype=torch.float64 if self.noise.on_grid else None)
         for stream, walk in zip(streams, drawn, strict=True):
             stream.fill(walk)
         return self.contributions.noise(drawn, who)
@@ -125,10 +132,11 @@ class InterleavedReleases:
 
         `noise` becomes the releases.
         """
+        grid = self.contributions.grid()
 
         def step(theta: Tensor, noise: Tensor, parties: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-            release = noise + self.contributions.clipped_gradients(theta, parties)
-            release = self.contributions.mechanism.scale.read(release.to(theta.dtype))
+            clipped = self.contributions.clipped_gradients(theta, parties, grid)
+            release = self.contributions.release(clipped, noise, parties, grid).to(theta.dtype)
             return theta - self.walker.learning_rate * history.combine(release, parties, own), release
 
         path = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,9 +12,13 @@ from torch import Tensor
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Ints
+from dpvalue.privacy.grid import Grid
 from dpvalue.privacy.noise import NoiseSource
 from dpvalue.progress import Report
 from dpvalue.streams import Purpose, permutations
+
+Deliver = Callable[[int, Tensor, Callable[[], Tensor]], Tensor]
+"""Takes a round, the table that it walks with, and what makes its release; returns the release."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,7 @@ class RoundReleases:
     probes: int
     points: Tensor
     shares: Tensor
+    deliver: Deliver
 
     def run(self, report: Report, before_round: Callable[[int, Tensor, Ints], None] | None = None) -> Tensor:
         """Make all releases and return the table, their mean per party (n, d).
@@ -43,31 +49,42 @@ class RoundReleases:
         total = torch.zeros(
             n, self.walker.model.size, dtype=self.walker.initial.dtype, device=self.walker.initial.device
         )
+        everyone = torch.arange(n, device=self.points.device)
         for number in range(self.rounds):
-            if number == 0:
-                everyone = torch.arange(n, device=self.points.device)
-                gradients = self.contributions.along(self.points, self.shares, everyone)
-            else:
-                orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, n)
-                table = total / number
-                if before_round is not None:
-                    before_round(number, table, orders)
-                gradients = self._along_walks(table, orders)
-            mechanism = self.contributions.mechanism
-            if mechanism.noise_multiplier:
-                drawn = self.noise.stream(number, self.walker.initial, mechanism.law).fill(torch.empty_like(total))
-                gradients = gradients + self.contributions.noise(drawn, torch.arange(n, device=drawn.device))
-            total += mechanism.scale.read(gradients)
+            table = total / max(number, 1)
+            orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, n)
+            if number and before_round is not None:
+                before_round(number, table, orders)
+            total += self.deliver(number, table, partial(self._release, number, table, orders, everyone))
             report("releasing", number + 1, self.rounds)
         return total / self.rounds
 
-    def _along_walks(self, table: Tensor, orders: Ints) -> Tensor:
-        """Each party's clipped gradient at the model before it, averaged over the probes in float64.
+    def _release(self, number: int, table: Tensor, orders: Ints, everyone: Tensor) -> Tensor:
+        """What all parties release in a round (n, d), in the type of the engine."""
+        grid = self.contributions.grid(self.probes if number else 1)
+        if number == 0:
+            clipped = self.contributions.along(self.points, self.shares, everyone, grid)
+        else:
+            clipped = self._along_walks(table, orders, grid)
+        noise = self._noise(number, clipped, everyone, grid)
+        return self.contributions.release(clipped, noise, everyone, grid).to(table.dtype)
+
+    def _noise(self, number: int, like: Tensor, everyone: Tensor, grid: Grid | None) -> Tensor | None:
+        """The noise of a round; none without privacy."""
+        mechanism, initial = self.contributions.mechanism, self.walker.initial
+        if not mechanism.noise_multiplier:
+            return None
+        stream = self.noise.stream(number, initial, mechanism.law, 0 if grid is None else grid.bits)
+        dtype = initial.dtype if grid is None else torch.float64
+        return self.contributions.noise(stream.fill(initial.new_empty(like.shape, dtype=dtype)), everyone)
+
+    def _along_walks(self, table: Tensor, orders: Ints, grid: Grid | None) -> Tensor:
+        """Each party's clipped gradient at the model before it, averaged over the probes in float64; on a grid, added.
 
         A float32 sum of many probes could be longer than the clipping norm.
         """
         total = torch.zeros_like(table, dtype=torch.float64)
         for walks, positions, before, _ in self.walker.prefixes(table, orders):
             who = torch.from_numpy(orders[walks, positions]).flatten().to(table.device)
-            total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who).to(torch.float64))
-        return total / len(orders)
+            total.index_add_(0, who, self.contributions.at(before.flatten(0, 1), who, grid).to(torch.float64))
+        return total / len(orders) if grid is None else total

@@ -2,5 +2,6 @@
 
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import Guarantee, Privacy, total_epsilon
+from dpvalue.privacy.ledger import Ledger
 
-__all__ = ["Guarantee", "Privacy", "accounting", "total_epsilon"]
+__all__ = ["Guarantee", "Ledger", "Privacy", "accounting", "total_epsilon"]

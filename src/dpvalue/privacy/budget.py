@@ -146,10 +146,11 @@ class Guarantee:
         change = {"zero_out": "its contribution replaced by zero", "replace": "it replaced by any other"}
         spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
         kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
+        exactly = "" if self.simulation else "discrete "  # secure noise is drawn on a grid
         sentence = (
             f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
-            f"release(s) per party by the {self.mechanism} mechanism, clipped to {self.clip:.4g}, noise "
+            f"release(s) per party by the {exactly}{self.mechanism} mechanism, clipped to {self.clip:.4g}, noise "
             f"{self.noise_multiplier:.4g} times the sensitivity; an attacker's advantage is at most "
             f"{self.advantage:.2g}. This run only: other runs on the same data add to it."
         )

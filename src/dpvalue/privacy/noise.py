@@ -1,7 +1,8 @@
 """Where the noise comes from: the operating system (`secure`) or a seed (`fast`, for simulations).
 
-A source hands out one stream per permutation or round. A stream is drawn in pieces of a size that depends on the length
-of a row alone, so the numbers do not depend on how a caller cuts its work.
+Secure noise is discrete, in whole steps of a grid; fast noise is floating point, of scale 1. A source hands out one
+stream per permutation or round. A stream is drawn in pieces of a size that depends on the length of a row alone, so the
+numbers do not depend on how a caller cuts its work.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice
+from dpvalue.privacy.discrete import discrete_gaussian, discrete_laplace
 from dpvalue.streams import Purpose, stream
 
 KINDS = ("secure", "fast")
@@ -27,7 +30,7 @@ def piece_rows(size: int, device: torch.device) -> int:
 
 
 class NoiseStream:
-    """Rows of standard noise (scale 1), in order; `draw` fills a contiguous tensor with the next of them."""
+    """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them."""
 
     def __init__(self, draw: Callable[[Tensor], None], like: Tensor) -> None:
         self._draw = draw
@@ -52,18 +55,33 @@ class NoiseStream:
 
 
 class NoiseSource(Protocol):
-    """Hands out streams of rows of standard noise like `like`, a vector (size,) of some type on some device."""
+    """Hands out streams of rows of noise like `like`, a vector (size,) of some type on some device.
 
-    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
-        """Return the stream of the release with this number; `law` is "gaussian" or "laplace"."""
+    `on_grid` says whether it is in whole steps of a grid (float64) or of scale 1, in the type of `like`.
+    """
+
+    on_grid: bool
+
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
+        """Return the stream of the release with this number.
+
+        Args:
+            release: the number.
+            like: a vector of the size and on the device of a row.
+            law: "gaussian" or "laplace".
+            bits: the scale on a grid is 2^bits steps; not used by noise of scale 1.
+        """
         ...
 
 
 class SecureNoise:
     """Every stream is ChaCha20 under a fresh 256-bit key of the operating system, kept nowhere: not repeatable.
 
-    A key is made when a stream is asked for and belongs to that stream, so nothing is shared across a fork.
+    A key is made when a stream is asked for and belongs to that stream, so nothing is shared across a fork. The noise
+    is discrete (`dpvalue.privacy.discrete`), in whole steps of a grid.
     """
+
+    on_grid = True
 
     def __init__(self) -> None:
         try:
@@ -72,31 +90,31 @@ class SecureNoise:
             message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
-    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
         from randomgen import ChaCha
 
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        width: type[np.float32] | type[np.float64] = np.float64 if like.dtype == torch.float64 else np.float32
+        sampler = discrete_laplace if law == "laplace" else discrete_gaussian
+
+        def words(count: int) -> NDArray[np.uint64]:
+            return generator.integers(0, 2**64, count, dtype=np.uint64)
 
         def draw(out: Tensor) -> None:
-            if law == "laplace":
-                out.copy_(torch.from_numpy(generator.laplace(size=tuple(out.shape))))
-            elif out.is_cuda:
-                out.copy_(torch.from_numpy(generator.standard_normal(tuple(out.shape), dtype=width)))
-            else:
-                generator.standard_normal(out=out.numpy(), dtype=width)
+            out.copy_(torch.from_numpy(sampler(words, bits, out.numel())).view_as(out))
 
-        return NoiseStream(draw, like)
+        return NoiseStream(draw, like.to(torch.float64))
 
 
 class FastNoise:
     """Every stream is derived from (seed, release): repeatable, and removable by whoever knows the seed."""
 
+    on_grid = False
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def stream(self, release: int, like: Tensor, law: str = "gaussian") -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return the stream of (seed, release): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
         generator.manual_seed(int(stream(self.seed, Purpose.FAST_NOISE, release).integers(2**62)))

@@ -1,0 +1,123 @@
+"""A run's releases through a ledger: what is asked, what it costs, and the bytes that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.choice import Choice
+from dpvalue.encoding import Encoding
+from dpvalue.engine.contributions import Contributions
+from dpvalue.errors import DpvalueError
+from dpvalue.estimates import FIELDS, Estimate
+from dpvalue.privacy.ledger import Charge, Ledger
+from dpvalue.utility import PublicSet
+
+
+@dataclass(frozen=True)
+class Charging:
+    """A ledger, and everything public that the releases of one run depend on.
+
+    Formal guarantee: what it returns has been charged to the ledger and is on its disk.
+    """
+
+    ledger: Ledger
+    charge: Charge
+    question: str
+
+    def round(self, number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return the release of a round, which walks with this table: the stored one, or else a new one."""
+        request = _digest([self.question, str(number)], [table])
+        found = self.ledger.release(number, request, self.charge, lambda: _packed({"release": make()}))
+        return _unpacked(found)["release"].to(table)
+
+    def walks(
+        self,
+        releases: int,
+        metric: object,
+        make: Callable[[], tuple[Tensor, dict[str, Estimate]]],
+        kinds: list[str],
+    ) -> tuple[Tensor, dict[str, Estimate]]:
+        """Return the table and the values of a schedule that walks while it releases: one entry for all its releases.
+
+        Nothing of it leaves the process before the entry is on disk.
+        """
+        if callable(metric):
+            raise DpvalueError("metric must not be a callable when a ledger keeps the values: name it, or use 'replay'")
+
+        def packed() -> bytes:
+            rows, estimates = make()
+            tensors = {"rows": rows}
+            for place, name in enumerate(kinds):
+                for field in FIELDS:
+                    tensors[f"{field}.{place}"] = torch.from_numpy(getattr(estimates[name], field))
+            return _packed(tensors)
+
+        whole = replace(self.charge, releases=releases * self.charge.releases)
+        request = _digest([self.question, "walks", str(metric), *kinds], [])
+        tensors = _unpacked(self.ledger.release(0, request, whole, packed))
+        estimates = {
+            name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
+            for place, name in enumerate(kinds)
+        }
+        return tensors["rows"], estimates
+
+
+def charging(
+    ledger: Ledger,
+    choice: Choice,
+    contributions: Contributions,
+    encoding: Encoding,
+    public: PublicSet,
+    others: dict[str, object],
+) -> Charging:
+    """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
+    spent, door = choice.spent, contributions.mechanism
+    charge = Charge(
+        law=door.law,
+        noise_multiplier=door.noise_multiplier,
+        releases=spent.parties_per_person,
+        sensitivity=float(door.sensitivity(contributions.units.cpu()).max()),
+        unit=door.unit,
+        neighbours=door.neighbours,
+    )
+    facts = {
+        **others,
+        "model": choice.model.digest(),
+        "task": encoding.task,
+        "classes": [str(label) for label in encoding.classes],
+        "units": contributions.units.tolist(),
+        "schedule": asdict(choice.schedule),
+        "door": asdict(door),
+        "learning_rate": choice.learning_rate,
+    }
+    tensors = [choice.initial, choice.points, choice.shares, public.x, public.y]
+    if choice.basis is not None:
+        tensors += [choice.basis.origin, choice.basis.vectors]
+    return Charging(ledger, charge, _digest([json.dumps(facts, sort_keys=True)], tensors))
+
+
+def _digest(texts: list[str], tensors: list[Tensor]) -> str:
+    hasher = hashlib.sha256(json.dumps(texts).encode())
+    for tensor in tensors:
+        hasher.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+    return hasher.hexdigest()
+
+
+def _packed(tensors: dict[str, Tensor]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{name: tensor.cpu().numpy() for name, tensor in tensors.items()})
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> dict[str, Tensor]:
+    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
+        return {name: torch.from_numpy(arrays[name]) for name in arrays}
