@@ -25,6 +25,7 @@ for model, shape, n, k in (("logistic", (20,), 120, 20), ("cnn", (1, 12, 12), 24
         dpv.release(
             data.train, data.test, model=model, noise="fast", clip=1.0, learning_rate=1e-6, progress=False,
             privacy=dpv.Privacy(2.0, 1e-4), engine=dpv.Local(device=device), schedule=dpv.Schedule("replay", rounds=1),
+            projection=None,
         )
         for device in ("cpu", "cuda")
     ]  # fmt: skip
