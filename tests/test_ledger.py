@@ -316,6 +316,14 @@ def test_other_private_rows_get_the_same_answer_to_the_same_question(tmp_path: P
     assert len(ledger.entries()) == 1
 
 
+def first_positions(n: int) -> Any:
+    return np.where(np.arange(n) < n // 2, 2.0, 0.0)
+
+
+def last_positions(n: int) -> Any:
+    return first_positions(n)[::-1].copy()
+
+
 def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
     train, test = classification(8)
     ledger = Ledger(tmp_path / "ledger", BUDGET)
@@ -327,6 +335,17 @@ def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.value(train, test, **{**SETTINGS, **settings})
+    early, late = (dpv.Semivalue("mine", weights) for weights in (first_positions, last_positions))
+    kept = Ledger(tmp_path / "kept", dpv.Privacy(2.0, 1e-5))
+    walks: dict[str, Any] = {**SETTINGS, "ledger": kept, "schedule": "independent", "permutations": 2}
+    dpv.value(train, test, semivalues=early, **walks)
+    for kind, utility in (
+        (late, test),
+        (early, dpv.Utility(*test, l2=0.5)),
+        (early, dpv.Utility(*test, metric="accuracy")),
+    ):
+        with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+            dpv.value(train, utility, semivalues=kind, **walks)
     metric = dpv.Utility(*test, metric=lambda module: 0.0)
     with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
         dpv.value(train, metric, ledger=ledger, schedule="independent", permutations=2, **SETTINGS)

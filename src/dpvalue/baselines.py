@@ -10,7 +10,6 @@ import torch
 from dpvalue.choice import mechanisms
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.local import Local
-from dpvalue.errors import DpvalueError
 from dpvalue.models import FixedModelLoss, ModelFactory
 from dpvalue.parties import as_parties
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee, warn_if_delta_is_large
@@ -92,8 +91,8 @@ def public_loss(
         if privacy is not None:
             options = at.rehearsal().loss_options(mechanisms(settings, privacy, private.n))
             best = prefer(options, 1)
-            if best.projection is None or best.projection.steps is None:
-                raise DpvalueError("no public model could be trained")
+            assert best.projection is not None
+            assert best.projection.steps is not None
             steps, expected = best.projection.steps, best.auc
             multiplier = privacy.noise_multiplier(1, private.n, best.law)
             door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
@@ -110,7 +109,6 @@ def public_loss(
             stream = noise_source(noise, seed).stream(_RELEASE, like, door.law, 0 if grid is None else grid.bits)
             drawn = stream.fill(like.new_empty(private.n, 1, dtype=like.dtype if grid is None else torch.float64))
             drawn = contributions.noise(drawn, everyone)
-        scores = (
-            contributions.release(clipped, drawn, everyone, grid).to(like.dtype)[:, 0].cpu().to(torch.float64).numpy()
-        )
+        released = contributions.release(clipped, drawn, everyone, grid).to(like.dtype)
+        scores = released[:, 0].cpu().to(torch.float64).numpy()
     return Screening(scores, private.names, spent, expected)

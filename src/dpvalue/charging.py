@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +17,7 @@ from dpvalue.engine.contributions import Contributions
 from dpvalue.errors import DpvalueError
 from dpvalue.estimates import FIELDS, Estimate
 from dpvalue.privacy.ledger import Charge, Ledger
+from dpvalue.semivalues import Floats
 from dpvalue.utility import PublicSet
 
 
@@ -41,15 +41,16 @@ class Charging:
     def walks(
         self,
         releases: int,
-        metric: object,
+        utility: PublicSet,
         make: Callable[[], tuple[Tensor, dict[str, Estimate]]],
-        kinds: list[str],
+        kinds: dict[str, Floats],
     ) -> tuple[Tensor, dict[str, Estimate]]:
         """Return the table and the values of a schedule that walks while it releases: one entry for all its releases.
 
-        Nothing of it leaves the process before the entry is on disk.
+        Nothing of it leaves the process before the entry is on disk. `kinds` are the semivalues and their position
+        weights: values are part of what is kept, so what they are made by is part of the question.
         """
-        if callable(metric):
+        if callable(utility.metric):
             raise DpvalueError("metric must not be a callable when a ledger keeps the values: name it, or use 'replay'")
 
         def packed() -> bytes:
@@ -61,7 +62,8 @@ class Charging:
             return _packed(tensors)
 
         whole = replace(self.charge, releases=releases * self.charge.releases)
-        request = _digest([self.question, "walks", str(metric), *kinds], [])
+        weights = [torch.from_numpy(one) for one in kinds.values()]
+        request = _digest([self.question, "walks", utility.metric, str(utility.l2), *kinds], weights)
         tensors = _unpacked(self.ledger.release(0, request, whole, packed))
         estimates = {
             name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
@@ -113,11 +115,14 @@ def _digest(texts: list[str], tensors: list[Tensor]) -> str:
 
 
 def _packed(tensors: dict[str, Tensor]) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **{name: tensor.cpu().numpy() for name, tensor in tensors.items()})
-    return buffer.getvalue()
+    from safetensors.torch import save
+
+    packed: bytes = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+    return packed
 
 
 def _unpacked(packed: bytes) -> dict[str, Tensor]:
-    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
-        return {name: torch.from_numpy(arrays[name]) for name in arrays}
+    from safetensors.torch import load
+
+    tensors: dict[str, Tensor] = load(packed)
+    return tensors

@@ -87,13 +87,13 @@ def ledger_show(path: Annotated[Path, typer.Argument(help="The ledger's file.")]
     try:
         ledger = Ledger(path)
         grid = Grid(box=box.SIMPLE_HEAD)
-        for name in ("entry", "purpose", "round", "mechanism", "noise", "releases", "unit", "time"):
-            grid.add_column(name, no_wrap=True)
+        for name in ("entry", "purpose", "round", "releases", "noise", "unit", "time"):
+            grid.add_column(name)
         for entry in ledger.entries():
             charge = entry.charge
-            noise = f"{charge.noise_multiplier:.4g} x {charge.sensitivity:.3g}"
-            cells = (entry.number, entry.purpose, entry.round, charge.law, noise, charge.releases, charge.unit)
-            grid.add_row(*map(str, cells), entry.time[:19])
+            noise = f"{charge.law} {charge.noise_scale:.3g}"
+            cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
+            grid.add_row(*map(str, cells), entry.time[:16].replace("T", " "))
         out.print(grid)
         budget = ledger.budget
         out.print(

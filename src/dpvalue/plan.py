@@ -146,18 +146,20 @@ def _without_data(
     possible = [one for one in both.values() if one is not None]
     if not possible:
         raise no_laplace(settings, privacy)
-    spent = (
-        possible[0] if len(possible) == 1 and not (settings.free_projection and "gaussian" in privacy.laws) else None
-    )
+    is_open = len(possible) > 1 or (settings.free_projection and "gaussian" in privacy.laws)
+    spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
     ceilings = _ceilings(privacy, epsilon, both)
-    noise = None if spent is None or spent.noise_multiplier is None else spent.noise_multiplier
-    width = parameters if fixed is None else fixed.m
-    if spent is not None and spent.law == "laplace":
+    noise = None
+    if spent is not None and spent.noise_multiplier is not None:
+        noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
+    width = None if is_open else parameters
+    if fixed is not None:
+        width = fixed.m
+    elif spent is not None and spent.law == "laplace":
         width = 1
-    table = (
-        None if width is None or (spent is None and fixed is None) else n * width * settings.engine.torch_dtype.itemsize
-    )
+    table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
+    works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
     needed = None
     if auc is not None and privacy.unit == "party":
         needed = epsilon_of_ceiling(auc, privacy.neighbours)
@@ -170,9 +172,7 @@ def _without_data(
         spent=spent,
         gaussian=both["gaussian"],
         laplace=both["laplace"],
-        table_noise=None
-        if noise is None
-        else noise * float(np.linalg.norm(schedule.table_weights(settings.permutations))),
+        table_noise=noise,
         **ceilings,
         projection=fixed,
         expected_auc=None,
@@ -181,7 +181,7 @@ def _without_data(
         table_bytes=table,
         memory_bytes=None if table is None else TABLES * table,
         seconds=None,
-        advice=_advice(privacy, epsilon, ceilings["ceiling"], None, epsilon_of_ceiling(0.75, privacy.neighbours), None),
+        advice=_advice(privacy, epsilon, ceilings["ceiling"], None, works_at, None),
     )
 
 
@@ -310,7 +310,5 @@ def _advice(
     if other_unit is not None:
         text += f" With unit='record' the same epsilon is expected to give AUC {other_unit:.2f}."
     elif privacy.unit == "party":
-        text += (
-            " Or value data sets (groups=) and protect their records (unit='record'), whose noise shrinks with size."
-        )
+        text += " Or value data sets (groups=) and protect their records (unit='record'): noise shrinks with size."
     return text

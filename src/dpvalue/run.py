@@ -88,7 +88,8 @@ class Run:
         if self.charging is None:
             rows, estimates = walk()
         else:
-            rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.metric, walk, list(estimators))
+            weights = {name: one.weights for name, one in estimators.items()}
+            rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
         return self._table(rows), estimates
 
     def _value_round(

@@ -54,7 +54,6 @@ class Settings:
                 raise DpvalueError(f"{name} must be a positive number or 'auto', got {setting!r}")
             if not isinstance(setting, str):
                 require_positive(name, setting)
-
         if self.clip_rule == "normalise" and self.privacy is None and isinstance(self.clip, str):
             raise DpvalueError("clip_rule='normalise' needs a clip, the length to scale to, when there is no privacy")
 

@@ -14,7 +14,7 @@ class Evaluator:
     """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference."""
 
     def __init__(self, public: PublicSet, model: Model, engine: Local) -> None:
-        self._model, self.metric, self._l2 = model, public.metric, public.l2
+        self.public, self._model = public, model
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
         self._engine, self._share = engine, model.threads_may_share and not callable(public.metric)
@@ -25,12 +25,12 @@ class Evaluator:
         return torch.cat(self._engine.map(self._evaluate, theta.split(self.batch), self._share))
 
     def _evaluate(self, theta: Tensor) -> Tensor:
-        if callable(self.metric):
-            found = [float(self.metric(self._model.module(one))) for one in theta]
+        if callable(self.public.metric):
+            found = [float(self.public.metric(self._model.module(one))) for one in theta]
             return torch.tensor(found, dtype=torch.float64, device=theta.device)
-        if self.metric == "accuracy":
+        if self.public.metric == "accuracy":
             return (self._model.outputs(theta, self._x).argmax(-1) == self._y).mean(-1, dtype=torch.float64)
         loss = self._loss(theta)
-        if self._l2:
-            loss = loss + self._l2 * self._model.squared_norm(theta)
+        if self.public.l2:
+            loss = loss + self.public.l2 * self._model.squared_norm(theta)
         return -loss
