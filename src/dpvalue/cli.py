@@ -87,13 +87,13 @@ def ledger_show(path: Annotated[Path, typer.Argument(help="The ledger's file.")]
     try:
         ledger = Ledger(path)
         grid = Grid(box=box.SIMPLE_HEAD)
-        for name in ("entry", "purpose", "round", "releases", "noise", "unit", "time"):
+        for name in ("entry", "purpose", "round", "releases", "noise", "unit", "day"):
             grid.add_column(name)
         for entry in ledger.entries():
             charge = entry.charge
             noise = f"{charge.law} {charge.noise_scale:.3g}"
             cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
-            grid.add_row(*map(str, cells), entry.time[:16].replace("T", " "))
+            grid.add_row(*map(str, cells), entry.time[:10])
         out.print(grid)
         budget = ledger.budget
         out.print(
