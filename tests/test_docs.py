@@ -14,6 +14,17 @@ from dpvalue.privacy import accounting
 DOCS = Path(__file__).parent.parent / "docs"
 
 
+def test_every_promise_names_a_test_file_that_exists() -> None:
+    page = (DOCS / "threat-model.md").read_text()
+    promises = [line for line in page.split("## ")[2].splitlines() if line.startswith("|")][2:]
+    assert len(promises) > 8
+    for promise in promises:
+        files = re.findall(r"`(tests/\w+\.py)`", promise.split("|")[3])
+        assert files, promise
+        for file in files:
+            assert (DOCS.parent / file).is_file(), file
+
+
 def test_the_ceilings_of_the_budget_guide() -> None:
     lines = (DOCS / "budgets.md").read_text().splitlines()
     table = {line.split("|")[1].strip(): line for line in lines if line.startswith(("| ceiling", "| epsilon |"))}

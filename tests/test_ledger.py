@@ -13,15 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting
 from dpvalue.privacy.ledger import Charge, Ledger
-
-from .data import classification
 
 BUDGET = dpv.Privacy(epsilon=1.0, delta=1e-5)
 
@@ -251,109 +247,6 @@ def test_killed_at_any_point_it_never_counts_less_than_what_left(tmp_path: Path)
         assert ledger.release(number, f"request {number}", laplace(0.001), never) == made
 
 
-SETTINGS: dict[str, Any] = {"progress": False, "engine": dpv.Local(dtype="float64")}
-
-
-@pytest.mark.parametrize("schedule", ["replay", "lagged", "running-mean"])
-def test_a_run_is_charged_and_run_again_for_nothing(schedule: str, tmp_path: Path) -> None:
-    train, test = classification(8)
-    budget = dpv.Privacy(2.0, 1e-5)
-    ledger = Ledger(tmp_path / "ledger", budget)
-    settings: dict[str, Any] = {
-        **SETTINGS, "ledger": ledger, "privacy": dpv.Privacy(1.0, 1e-5, mechanism="gaussian"), "schedule": schedule,
-        "permutations": 100, "semivalues": ("shapley", "banzhaf"),
-    }  # fmt: skip
-    first = dpv.value(train, test, **settings)
-    assert ledger.spent == pytest.approx(1.0, abs=1e-6)
-    entries = ledger.entries()
-    assert sum(entry.charge.releases for entry in entries) == first.guarantee.releases
-    again = dpv.value(train, test, **settings)
-    assert torch.equal(first.table.rows, again.table.rows)
-    for name in ("shapley", "banzhaf"):
-        np.testing.assert_array_equal(first.values[name], again.values[name])
-        np.testing.assert_array_equal(first.std_errors[name], again.std_errors[name])
-    assert ledger.entries() == entries
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
-        dpv.value(train, test, **{**settings, "privacy": dpv.Privacy(0.5, 1e-5, mechanism="gaussian")})
-    other = Ledger(tmp_path / "ledger", purpose="another question")
-    with pytest.raises(dpv.BudgetExceeded):
-        dpv.value(train, test, **{**settings, "ledger": other, "privacy": dpv.Privacy(1.9, 1e-5, mechanism="gaussian")})
-    assert ledger.entries() == entries
-
-
-def test_a_run_that_died_between_rounds_goes_on_from_what_was_stored(tmp_path: Path) -> None:
-    train, test = classification(8)
-    ledger = Ledger(tmp_path / "ledger", BUDGET)
-    settings: dict[str, Any] = {
-        **SETTINGS, "ledger": ledger, "privacy": dpv.Privacy(1.0, 1e-5, mechanism="gaussian"), "projection": None,
-        "schedule": dpv.Schedule("replay", rounds=3, probes=4),
-    }  # fmt: skip
-
-    class Died(Exception):  # noqa: N818
-        pass
-
-    def stop(stage: str, done: int, total: int) -> None:
-        if done == 2:
-            raise Died
-
-    with pytest.raises(Died):
-        dpv.release(train, test, **{**settings, "progress": stop})
-    stored = [entry.digest for entry in ledger.entries()]
-    assert len(stored) == 2
-    table = dpv.release(train, test, **settings)
-    assert [entry.digest for entry in ledger.entries()][:2] == stored
-    assert len(ledger.entries()) == 3
-    assert torch.equal(table.rows, dpv.release(train, test, **settings).rows)
-
-
-def test_other_private_rows_get_the_same_answer_to_the_same_question(tmp_path: Path) -> None:
-    """A retry after the data has changed: the old bytes, and no second look at the data."""
-    train, test = classification(8)
-    ledger = Ledger(tmp_path / "ledger", BUDGET)
-    first = dpv.release(train, test, ledger=ledger, **SETTINGS)
-    second = dpv.release((train[0] + 1, train[1]), test, ledger=ledger, **SETTINGS)
-    assert torch.equal(first.rows, second.rows)
-    assert len(ledger.entries()) == 1
-
-
-def first_positions(n: int) -> Any:
-    return np.where(np.arange(n) < n // 2, 2.0, 0.0)
-
-
-def last_positions(n: int) -> Any:
-    return first_positions(n)[::-1].copy()
-
-
-def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
-    train, test = classification(8)
-    ledger = Ledger(tmp_path / "ledger", BUDGET)
-    for settings, message in (
-        ({"ledger": "file"}, "ledger must be a Ledger, got 'file'"),
-        ({"ledger": ledger, "privacy": None}, "ledger must not be given without privacy"),
-        ({"ledger": ledger, "noise": "fast"}, "ledger needs noise='secure'"),
-        ({"ledger": ledger, "privacy": dpv.Privacy(accounting="poisson")}, "ledger needs accounting='composition'"),
-    ):
-        with pytest.raises(dpv.DpvalueError, match=message):
-            dpv.value(train, test, **{**SETTINGS, **settings})
-    early, late = (dpv.Semivalue("mine", weights) for weights in (first_positions, last_positions))
-    kept = Ledger(tmp_path / "kept", dpv.Privacy(2.0, 1e-5))
-    walks: dict[str, Any] = {**SETTINGS, "ledger": kept, "schedule": "independent", "permutations": 2}
-    dpv.value(train, test, semivalues=early, **walks)
-    for kind, utility in (
-        (late, test),
-        (early, dpv.Utility(*test, l2=0.5)),
-        (early, dpv.Utility(*test, metric="accuracy")),
-    ):
-        with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
-            dpv.value(train, utility, semivalues=kind, **walks)
-    metric = dpv.Utility(*test, metric=lambda module: 0.0)
-    with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
-        dpv.value(train, metric, ledger=ledger, schedule="independent", permutations=2, **SETTINGS)
-    with pytest.raises(dpv.DpvalueError, match="a release that protects one record promises a party nothing"):
-        dpv.value(train, test, groups=[0, 1] * 4, ledger=ledger, privacy=dpv.Privacy(0.1, unit="record"), **SETTINGS)
-    assert ledger.entries() == []
-
-
 def test_the_command_line_shows_and_verifies(tmp_path: Path) -> None:
     command = Path(sys.executable).parent / "dpvalue"
 
@@ -365,7 +258,8 @@ def test_the_command_line_shows_and_verifies(tmp_path: Path) -> None:
     ledger.release(0, "x", laplace(0.25), lambda: b"")
     shown = run("show", str(path))
     assert shown.returncode == 0
-    assert "spent: epsilon = 0.25 of 1 at delta = 1e-05 per party" in shown.stdout
+    assert "budget: epsilon = 1, delta = 1e-05 per party, neighbours zero_out" in shown.stdout
+    assert "spent: epsilon = 0.25" in shown.stdout
     assert f"head: {ledger.head()}" in shown.stdout
     verified = run("verify", str(path), "--head", ledger.head())
     assert "1 entries, all digests right, and the kept head is among them" in verified.stdout

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import dpvalue as dpv
+from dpvalue import files
 
 from .data import Arrays, classification
 
@@ -201,17 +202,30 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
     safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
-    (tmp_path / "newer").write_bytes(content.replace(b'"dpvalue_format":"2"', b'"dpvalue_format":"9"'))
+    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 3', b'\\"format\\": 9'))
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
+    hollow = files._as_text({"format": 3, "header": {}, "digest": files._digest({}, {})})
+    (tmp_path / "hollow").write_bytes(safetensors.torch.save({}, {"dpvalue": hollow}))
+    (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 2, got none", "newer": "must have dpvalue format 2, got 9",
-        "altered": "altered", "missing": "path must be a file",
+        "foreign": "must have dpvalue format 3, got none", "newer": "must have dpvalue format 3, got 9",
+        "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: KeyError",
+        "strange": "must have dpvalue format 3, got none",
     }.items():  # fmt: skip
-        with pytest.raises(dpv.DpvalueError, match=message):
+        with pytest.raises(dpv.DpvalueError, match=message) as caught:
             dpv.load(tmp_path / name)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_same_result_makes_the_same_bytes(result: dpv.Result, tmp_path: Path) -> None:
+    contents = set()
+    for number in range(8):
+        result.save(tmp_path / str(number))
+        contents.add((tmp_path / str(number)).read_bytes())
+    assert len(contents) == 1
 
 
 def test_a_failed_save_leaves_nothing_behind(result: dpv.Result, tmp_path: Path) -> None:

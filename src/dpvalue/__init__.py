@@ -1,9 +1,11 @@
 """dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
 
 from dpvalue import baselines, detection, diagnostics, games, privacy
+from dpvalue.audit import Audit, audit
 from dpvalue.engine import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.files import load
+from dpvalue.membership import MembershipAttack, membership_attack
 from dpvalue.parties import Parties
 from dpvalue.plan import plan
 from dpvalue.plan_page import Plan
@@ -18,7 +20,7 @@ from dpvalue.valuation import release, value
 
 __version__ = "0.1.0"
 __all__ = [
-    "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "Parties", "Plan", "Privacy", "Projection",
-    "Result", "Schedule", "Semivalue", "Table", "Utility", "baselines", "detection", "diagnostics", "games", "load",
-    "plan", "privacy", "release", "semivalue", "value",
+    "Audit", "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties", "Plan",
+    "Privacy", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit", "baselines", "detection",
+    "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue", "value",
 ]  # fmt: skip

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from dpvalue.choice import mechanisms
-from dpvalue.engine.contributions import Contributions
+from dpvalue.choice import Choice, Setting, mechanisms
 from dpvalue.engine.local import Local
 from dpvalue.models import FixedModelLoss, ModelFactory
 from dpvalue.parties import as_parties
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee, warn_if_delta_is_large
+from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import reporting
 from dpvalue.rehearsal import STEPS, prefer
-from dpvalue.run import open_setting
+from dpvalue.run import Opening, open_setting
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
 from dpvalue.settings import Settings
+from dpvalue.streams import Purpose
 from dpvalue.training import train
 from dpvalue.utility import as_utility
-
-_RELEASE = 2**31  # seeded noise of its own: never that of a run with the same seed
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,7 @@ def public_loss(
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
+    ledger: Ledger | None = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
 ) -> Screening:
@@ -79,36 +80,43 @@ def public_loss(
         preprocess=preprocess,
         engine=engine,
         seed=seed,
+        ledger=ledger,
     )
     private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
-    unit = "party" if privacy is None else privacy.unit
-    units = private.units(unit)
-    if privacy is not None and unit == "person":
-        private.require_spread(privacy.parties_per_person)
-    with engine.threading():
-        at, encoding = open_setting(public, settings, private.sizes, units)
-        steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
-        if privacy is not None:
-            options = at.rehearsal().loss_options(mechanisms(settings, privacy, private.n))
-            best = prefer(options, 1)
-            assert best.projection is not None
-            assert best.projection.steps is not None
-            steps, expected = best.projection.steps, best.auc
-            multiplier = privacy.noise_multiplier(1, private.n, best.law)
-            door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
-        spent = guarantee(privacy, door.noise_multiplier, 1, door.clip, noise == "fast", door.law)
-        warn_if_delta_is_large(spent, int(units.sum()))
-        rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
-        fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], seed)[0])
-        private_rows = private.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
-        contributions = Contributions(fixed, private_rows, door, engine, privacy is not None and noise == "secure")
-        grid, like, drawn = contributions.grid(), fixed.initial(seed), None
-        everyone = torch.arange(private.n, device=engine.torch_device)
-        clipped = contributions.at(like.expand(private.n, -1), everyone, grid)
-        if privacy is not None:
-            stream = noise_source(noise, seed).stream(_RELEASE, like, door.law, 0 if grid is None else grid.bits)
-            drawn = stream.fill(like.new_empty(private.n, 1, dtype=like.dtype if grid is None else torch.float64))
-            drawn = contributions.noise(drawn, everyone)
-        released = contributions.release(clipped, drawn, everyone, grid).to(like.dtype)
-        scores = released[:, 0].cpu().to(torch.float64).numpy()
-    return Screening(scores, private.names, spent, expected)
+    with engine.threading(), reporting(progress=False) as report:
+        at, encoding = open_setting(public, settings, *private.counts(privacy))
+        choice = _choose(at)
+        warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+        run = Opening(at, encoding, choice).run(private)
+        if noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(noise, seed, Purpose.SCREENING))
+        table, _ = run.release(report)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
+
+
+def _choose(at: Setting) -> Choice:
+    """Decide how long the public model is trained, and how its losses are clipped."""
+    settings, privacy = at.settings, at.settings.privacy
+    steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
+    if privacy is not None:
+        best = prefer(at.rehearsal().loss_options(mechanisms(settings, privacy, at.n)), 1)
+        assert best.projection is not None
+        assert best.projection.steps is not None
+        steps, expected = best.projection.steps, best.auc
+        multiplier = privacy.noise_multiplier(1, at.n, best.law)
+        door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
+    fast, ledger = settings.noise == "fast", settings.ledger_terms
+    rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
+    fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], settings.seed)[0])
+    return Choice(
+        model=fixed,
+        initial=fixed.initial(settings.seed),
+        basis=None,
+        projection=None,
+        schedule=settings.schedule,
+        releases=1,
+        door=door,
+        learning_rate=1.0,
+        spent=guarantee(privacy, door.noise_multiplier, 1, door.clip, fast, door.law, ledger),
+        expected_auc=expected,
+    )

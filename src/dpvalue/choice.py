@@ -129,7 +129,7 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     else:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
         rate = tuner.learning_rate(door, own, releases)
-    spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law)
+    spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
     expected = None if option is None else option.auc
     return Choice(model, initial, basis, projection, schedule, releases, door, rate, spent, expected)
 

@@ -1,8 +1,9 @@
-"""The command line: `dpvalue demo` and `dpvalue bench`. Bad input ends with one clear line and exit code 2."""
+"""The command line: `demo`, `audit`, `ledger`, `bench`. Bad input ends with one clear line and exit code 2."""
 
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -11,7 +12,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from dpvalue import DpvalueError, __version__
+from dpvalue import DpvalueError, Privacy, __version__
+from dpvalue.errors import require_choice
 
 app = typer.Typer(
     help="What is each party's data worth to a model? Values under differential privacy.",
@@ -70,6 +72,42 @@ def bench(
         out.print(f"written to {json}")
 
 
+@app.command()
+def audit(
+    attack: Annotated[str, typer.Option(help="canaries, or membership.")] = "canaries",
+    data: Annotated[str, typer.Option(help="The public rows: breast-cancer or diabetes.")] = "breast-cancer",
+    epsilon: Annotated[float, typer.Option(help="The budget whose claim is attacked.")] = 1.0,
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 5e-5,
+    unit: Annotated[str, typer.Option(help="party, record or person; membership: party.")] = "record",
+    neighbours: Annotated[str, typer.Option(help="zero_out or replace.")] = "zero_out",
+    accounting: Annotated[str, typer.Option(help="composition, or the paper's poisson.")] = "composition",
+    mechanism: Annotated[str, typer.Option(help="auto, gaussian or laplace.")] = "auto",
+    schedule: Annotated[str, typer.Option(help="replay, lagged, or a schedule of the paper.")] = "replay",
+    parties: Annotated[int, typer.Option(help="Canaries: how many parties.")] = 8,
+    records: Annotated[int, typer.Option(help="Canaries: records of each party.")] = 50,
+    permutations: Annotated[int, typer.Option(help="Permutations of one run.")] = 100,
+    runs: Annotated[int, typer.Option(help="Canaries: runs with, and as many without. Membership: trials.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of public randomness.")] = 0,
+) -> None:
+    """Attack a claim: plant canaries and bound epsilon from below, or infer membership. Exit code 1 if it breaks.
+
+    Without options: the example of the README, eight sites with 50 records each at epsilon = 1 per record.
+
+    Example: dpvalue audit --mechanism laplace --runs 2000
+    """
+    try:
+        privacy = Privacy(epsilon, delta, unit, neighbours, accounting, mechanism)
+        require_choice("attack", attack, ("canaries", "membership"))
+        if attack == "membership":
+            holds = _membership(data, privacy, schedule, permutations, runs or 40, seed)
+        else:
+            holds = _canaries(data, privacy, schedule, (parties, records), permutations, runs or 1000, seed)
+    except DpvalueError as error:
+        _fail(error)
+    if not holds:
+        raise typer.Exit(1)
+
+
 ledger_app = typer.Typer(
     help="What was released of one owner's data, and what is left of its budget.", no_args_is_help=True
 )
@@ -95,11 +133,8 @@ def ledger_show(path: Annotated[Path, typer.Argument(help="The ledger's file.")]
             cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
             grid.add_row(*map(str, cells), entry.time[:10])
         out.print(grid)
-        budget = ledger.budget
-        out.print(
-            f"spent: epsilon = {ledger.spent:.4g} of {budget.epsilon:.4g} at delta = {budget.delta:.4g} per "
-            f"{budget.unit}, neighbours {budget.neighbours}"
-        )
+        out.print(f"budget: {ledger.budget.terms}")
+        out.print(f"spent: epsilon = {ledger.spent:.4g}")
         out.print(f"head: {ledger.head()}", soft_wrap=True)
     except DpvalueError as error:
         _fail(error)
@@ -127,6 +162,60 @@ def _fail(error: DpvalueError) -> NoReturn:
     """One clear line, exit code 2."""
     Console(stderr=True, highlight=False).print(f"[red]error:[/red] {error}", soft_wrap=True)
     raise typer.Exit(2)
+
+
+def _canaries(
+    data: str, privacy: Privacy, schedule: str, shape: tuple[int, int], permutations: int, runs: int, seed: int
+) -> bool:
+    from sklearn.preprocessing import StandardScaler
+
+    from dpvalue.audit import audit as run_audit
+    from dpvalue.demo import embedded
+
+    X, y = embedded(data)
+    public = X[400:], y[400:]
+    found = run_audit(
+        shape[0],
+        public,
+        records=shape[1],
+        privacy=privacy,
+        schedule=schedule,
+        permutations=permutations,
+        preprocess=StandardScaler(),
+        runs=runs,
+        seed=seed,
+    )
+    out.print(str(found), soft_wrap=True)
+    return found.holds
+
+
+def _membership(data: str, privacy: Privacy, schedule: str, permutations: int, trials: int, seed: int) -> bool:
+    import numpy as np
+    from sklearn.preprocessing import StandardScaler
+
+    from dpvalue.demo import embedded
+    from dpvalue.membership import membership_attack
+
+    X, y = embedded(data)
+    order = np.random.default_rng(seed).permutation(len(X))
+    mine, public = order[:300], order[300:]
+    per_row = replace(privacy, unit="party")
+    out.print(f"{data}: 25 members among 50 targets, 200 rows for shadow sets; is a row a member, by its value?")
+    holds = True
+    for budget, kind in ((None, None), (per_row, schedule)):
+        found = membership_attack(
+            (X[mine], y[mine]),
+            (X[public], y[public]),
+            privacy=budget,
+            schedule=kind,
+            permutations=permutations,
+            preprocess=StandardScaler(),
+            trials=trials,
+            seed=seed,
+        )
+        out.print(f"  {found}", soft_wrap=True)
+        holds = holds and found.holds
+    return holds
 
 
 def _demo(epsilon: float, seed: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpvalue.errors import require_choice
 from dpvalue.plan import plan
 from dpvalue.plan_page import Plan
 from dpvalue.privacy.budget import Privacy
@@ -17,6 +18,7 @@ from dpvalue.streams import require_seed
 from dpvalue.valuation import value
 
 HOSPITALS, RECORDS, CORRUPTED = 10, 45, 3
+EMBEDDED = ("breast-cancer", "diabetes")
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,29 @@ class Demo:
         )
 
 
+def embedded(name: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return a data set of two classes that scikit-learn ships.
+
+    "diabetes" is the one of 442 rows, its target split at the median.
+    """
+    from sklearn.datasets import load_breast_cancer, load_diabetes
+
+    require_choice("data", name, EMBEDDED)
+    if name == "breast-cancer":
+        X, y = load_breast_cancer(return_X_y=True)
+    else:
+        X, target = load_diabetes(return_X_y=True)
+        y = (target > np.median(target)).astype(np.int64)
+    return X, y
+
+
 def make_demo(epsilon: float = 1.0, seed: int = 0) -> Demo:
     """Return the demonstration for a budget per record; `seed` makes the hospitals and the permutations."""
-    from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import StandardScaler
 
     require_seed(seed)
     privacy = Privacy(epsilon=epsilon, unit="record")
-    X, y = load_breast_cancer(return_X_y=True)
+    X, y = embedded("breast-cancer")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(X))
     private, public = order[: RECORDS * HOSPITALS], order[RECORDS * HOSPITALS :]

@@ -128,8 +128,8 @@ def _fit_row_wise(preprocess: Any, features: Any) -> Any:
 
     fitted = clone(preprocess).fit(features)
     some = np.linspace(0, row_count(features, "utility features") - 1, 8).astype(int)
-    together = as_numbers(fitted.transform(_take(features, some)), "utility features")
-    alone = [as_numbers(fitted.transform(_take(features, [row])), "utility features") for row in some]
+    together = as_numbers(fitted.transform(take_rows(features, some)), "utility features")
+    alone = [as_numbers(fitted.transform(take_rows(features, [row])), "utility features") for row in some]
     same_shape = all(one.shape == together[:1].shape for one in alone) and len(together) == len(some)
     if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
         raise DpvalueError(
@@ -139,8 +139,18 @@ def _fit_row_wise(preprocess: Any, features: Any) -> Any:
     return fitted
 
 
-def _take(raw: Any, rows: Any) -> Any:
+def take_rows(raw: Any, rows: Any) -> Any:
+    """Return some rows of an array, tensor or frame, by position."""
     return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
+
+
+def join_rows(parts: list[Any]) -> Any:
+    """Return the rows of several arrays, or of several frames, after each other."""
+    if hasattr(parts[0], "columns"):
+        import pandas
+
+        return pandas.concat(parts, ignore_index=True)
+    return np.concatenate([as_numbers(part, "rows") for part in parts])
 
 
 def row_count(data: Any, argument: str) -> int:

@@ -1,7 +1,8 @@
 """Saved tables and results: one safetensors file with a JSON header; never pickle, never a row of any data set.
 
 The header carries a format version and a digest over itself and every tensor, so that a truncated, altered or foreign
-file is refused with one clear line. It is no signature: whoever can write the file can make a new digest.
+file is refused with one clear line. It is no signature: whoever can write the file can make a new digest. The same
+table makes the same bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats, Semivalue, semivalue
 from dpvalue.table import Table
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 def save_table(table: Table, path: Path) -> None:
@@ -61,6 +62,17 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
         preprocess: the fitted transformer of the run, if it had one; needed to value on raw public rows.
     """
     header, tensors = _read(Path(path))
+    try:
+        return _loaded(header, tensors, model, preprocess)
+    except DpvalueError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a header that nothing of ours has written
+        raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {type(error).__name__} {error}") from None
+
+
+def _loaded(
+    header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFactory | None, preprocess: Any
+) -> Result | Table:
     table = _table(header, tensors, model, preprocess)
     if "result" not in header:
         return table
@@ -151,8 +163,9 @@ def _write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> No
     from safetensors.torch import save
 
     tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    text = json.dumps(header, sort_keys=True, default=lambda number: number.item())  # NumPy's numbers
-    metadata = {"dpvalue_format": str(FORMAT_VERSION), "header": text, "digest": _digest(text, tensors)}
+    # One entry: several would be written in any order.
+    whole = {"format": FORMAT_VERSION, "digest": _digest(header, tensors), "header": header}
+    metadata = {"dpvalue": _as_text(whole)}
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         scratch.write_bytes(save(tensors, metadata))
@@ -172,17 +185,32 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise DpvalueError(f"{str(path)!r} is not a dpvalue file, or is truncated: {error}") from None
-    version = metadata.get("dpvalue_format")
-    if version != str(FORMAT_VERSION):
-        raise DpvalueError(f"{str(path)!r} must have dpvalue format {FORMAT_VERSION}, got {version or 'none'}")
-    if _digest(metadata["header"], tensors) != metadata.get("digest"):
+    stored = _parsed(metadata.get("dpvalue", "{}"))
+    if stored.get("format") != FORMAT_VERSION:
+        raise DpvalueError(
+            f"{str(path)!r} must have dpvalue format {FORMAT_VERSION}, got {stored.get('format', 'none')}"
+        )
+    header = stored.get("header")
+    if not isinstance(header, dict) or _digest(header, tensors) != stored.get("digest"):
         raise DpvalueError(f"{str(path)!r} has been altered: its digest does not match")
-    header: dict[str, Any] = json.loads(metadata["header"])
     return header, tensors
 
 
-def _digest(header: str, tensors: dict[str, Tensor]) -> str:
-    hasher = hashlib.sha256(header.encode())
+def _parsed(text: str) -> dict[str, Any]:
+    """The object that a text holds; an empty one for anything else."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _as_text(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, default=lambda number: number.item())  # NumPy's numbers
+
+
+def _digest(header: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    hasher = hashlib.sha256(_as_text(header).encode())
     for name, tensor in sorted(tensors.items()):
         hasher.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         hasher.update(np.ascontiguousarray(tensor.numpy()).tobytes())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpvalue.encoding import Array, Encoding, as_labels, refuse_rows, row_count
-from dpvalue.errors import DpvalueError
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.privacy.budget import Privacy
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Parties:
     """The parties' private rows. Nothing of it leaves but through a release.
 
@@ -48,6 +50,9 @@ class Parties:
                 refuse_rows(missing, name, "no label may be missing")
         if self.n < 2:
             raise DpvalueError(f"parties must number at least 2, got {self.n}")
+
+    def __repr__(self) -> str:
+        return f"Parties({self.n} parties, {int(self.sizes.sum())} rows)"
 
     @cached_property
     def _members(self) -> tuple[tuple[str | int, ...], NDArray[np.int64]]:
@@ -89,8 +94,17 @@ class Parties:
             return np.ones(self.n, dtype=np.int64)
         return self.sizes if unit == "record" else np.bincount(self._people[0][0], minlength=self.n)
 
-    def require_spread(self, most: int) -> None:
-        """Raise if a person's rows are in more than `most` parties, for which the budget does not account."""
+    def counts(self, privacy: Privacy | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the public numbers of rows and of protected units of each party.
+
+        Raises if a person's rows are in more parties than the budget accounts for.
+        """
+        unit = "party" if privacy is None else privacy.unit
+        if privacy is not None and unit == "person":
+            self._require_spread(privacy.parties_per_person)
+        return self.sizes, self.units(unit)
+
+    def _require_spread(self, most: int) -> None:
         pairs, pair = self._people
         spread = np.bincount(pairs[1])
         allowed = f"a person may be in at most {most} of the parties (parties_per_person)"
@@ -198,6 +212,21 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
         return data
     X, y = features_and_labels(data, target, "parties")
     return Parties(X, y, **labels)
+
+
+def counts_of(
+    parties: Any, privacy: Privacy, records: int, target: str | None, groups: Any, persons: Any
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the public numbers of rows and of protected units of each party.
+
+    `parties` are parties as in `as_parties`, or a number of them with `records` rows each.
+    """
+    if not isinstance(parties, Integral):
+        return as_parties(parties, target, groups, persons).counts(privacy)
+    require_count("parties", int(parties), least=2)
+    require_count("records", records)
+    sizes = np.full(int(parties), records)
+    return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
 
 
 def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:

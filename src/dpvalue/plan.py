@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from math import sqrt
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES, Local
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.models import ModelFactory
-from dpvalue.parties import as_parties
+from dpvalue.parties import counts_of
 from dpvalue.plan_page import Plan
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.projection import Projection
@@ -92,7 +91,7 @@ def plan(
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:
         require_count("parameters", parameters)
-    sizes, units = _sizes(parties, privacy, records, target, groups, persons)
+    sizes, units = counts_of(parties, privacy, records, target, groups, persons)
     settings = Settings(
         model=model,
         privacy=privacy,
@@ -112,21 +111,6 @@ def plan(
     with engine.threading():
         at, _ = open_setting(as_utility(utility, target, groups, persons), settings, sizes, units)
         return _with_data(at, privacy, auc)
-
-
-def _sizes(
-    parties: Any, privacy: Privacy, records: int, target: str | None, groups: Any, persons: Any
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The public numbers of records and of protected units of each party."""
-    if isinstance(parties, Integral):
-        require_count("parties", int(parties), least=2)
-        require_count("records", records)
-        sizes = np.full(int(parties), records)
-        return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
-    found = as_parties(parties, target, groups, persons)
-    if privacy.unit == "person":
-        found.require_spread(privacy.parties_per_person)
-    return found.sizes, found.units(privacy.unit)
 
 
 def _without_data(

@@ -10,6 +10,10 @@ Report = Callable[[str, int, int], None]
 """Takes the stage, how much of it is done, and how much there is at most. Tells nothing of private data."""
 
 
+def silent(stage: str, done: int, total: int) -> None:
+    """Report nothing."""
+
+
 @contextmanager
 def reporting(progress: bool | Report) -> Iterator[Report]:
     """Yield a function to report with: `progress` itself, a bar on a terminal for True, silence for False."""
@@ -19,7 +23,7 @@ def reporting(progress: bool | Report) -> Iterator[Report]:
         with _bars() as report:
             yield report
     else:
-        yield lambda stage, done, total: None
+        yield silent
 
 
 @contextmanager
@@ -28,7 +32,7 @@ def _bars() -> Iterator[Report]:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
     except ModuleNotFoundError:  # rich is not part of the core
-        yield lambda stage, done, total: None
+        yield silent
         return
     columns = (TextColumn("{task.description:<12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from dpvalue.charging import Charging, charging
 from dpvalue.choice import Choice, Setting, choose
 from dpvalue.encoding import Encoding, fit_encoding
-from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.contributions import Contributions, Witness, nobody
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.interleaved import InterleavedReleases
 from dpvalue.engine.rounds import RoundReleases
@@ -24,7 +24,8 @@ from dpvalue.estimates import Estimate, Estimator, Ints
 from dpvalue.models import build_model, task_of
 from dpvalue.parties import Parties
 from dpvalue.privacy.budget import warn_if_delta_is_large
-from dpvalue.privacy.noise import noise_source
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Report
 from dpvalue.projection import Projection
 from dpvalue.semivalues import Floats, Semivalue
@@ -38,7 +39,10 @@ logger = logging.getLogger("dpvalue")
 
 @dataclass(frozen=True)
 class Run:
-    """A run with every setting decided, before anything is released; made by `prepare`."""
+    """A run with every setting decided, before anything is released; made by `prepare`.
+
+    `witness` is shown every release, as an observer of all messages sees them.
+    """
 
     settings: Settings
     choice: Choice
@@ -47,7 +51,9 @@ class Run:
     contributions: Contributions
     evaluate: Evaluator
     names: tuple[str | int, ...]
-    charging: Charging | None
+    noise: NoiseSource
+    charging: Charging | None = None
+    witness: Witness = nobody
 
     def release(self, report: Report, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
         """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
@@ -63,22 +69,34 @@ class Run:
             for estimator in estimators.values():
                 estimator.add(orders, marginals)
 
-        # Without privacy nothing is drawn: such a run does not need the package behind "secure".
-        noise = noise_source(settings.noise if settings.privacy else "fast", settings.seed)
         if schedule.in_rounds:
             rounds, probes = schedule.shape(settings.permutations)
             deliver = _made_now
             if self.charging is not None:
                 self.charging.ledger.require_room(rounds, self.charging.charge)
                 deliver = self.charging.round
-            first = self.choice.points, self.choice.shares
             releases = RoundReleases(
-                self.walker, self.contributions, noise, settings.seed, rounds, probes, *first, deliver
+                walker=self.walker,
+                contributions=self.contributions,
+                noise=self.noise,
+                seed=settings.seed,
+                rounds=rounds,
+                probes=probes,
+                points=self.choice.points,
+                shares=self.choice.shares,
+                deliver=deliver,
+                witness=self.witness,
             )
             rows = releases.run(report, partial(self._value_round, add, probes) if kinds else None)
             return self._table(rows), {name: one.estimate for name, one in estimators.items()}
         walks = InterleavedReleases(
-            self.walker, self.contributions, noise, settings.seed, schedule, settings.permutations
+            walker=self.walker,
+            contributions=self.contributions,
+            noise=self.noise,
+            seed=settings.seed,
+            schedule=schedule,
+            permutations=settings.permutations,
+            witness=self.witness,
         )
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
@@ -91,6 +109,12 @@ class Run:
             weights = {name: one.weights for name, one in estimators.items()}
             rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
         return self._table(rows), estimates
+
+    def charged_to(self, ledger: Ledger) -> Run:
+        """Return the run with its releases charged to a ledger, and kept there."""
+        facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
+        public = self.evaluate.public
+        return replace(self, charging=charging(ledger, self.choice, self.contributions, self.encoding, public, facts))
 
     def _value_round(
         self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
@@ -123,35 +147,47 @@ class Run:
         )
 
 
-def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
-    """Decide every setting from public things; of the parties only their number, names and sizes are used.
+@dataclass(frozen=True)
+class Opening:
+    """All of a run that public things decide, before a private row is read."""
 
-    The parties' rows are encoded last, and handed to nothing but `Contributions`.
-    """
-    privacy, engine = settings.privacy, settings.engine
-    unit = "party" if privacy is None else privacy.unit
-    units = parties.units(unit)
-    if privacy is not None and unit == "person":
-        parties.require_spread(privacy.parties_per_person)
-    at, encoding = open_setting(utility, settings, parties.sizes, units)
+    at: Setting
+    encoding: Encoding
+    choice: Choice
+
+    def run(self, parties: Parties) -> Run:
+        """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
+        settings, choice, public = self.at.settings, self.choice, self.at.public
+        privacy, engine = settings.privacy, settings.engine
+        unit = "party" if privacy is None else privacy.unit
+        rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, unit)
+        on_grid = privacy is not None and settings.noise == "secure"
+        contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
+        run = Run(
+            settings=settings,
+            choice=choice,
+            encoding=self.encoding,
+            walker=Walker(choice.model, choice.initial, choice.learning_rate, engine),
+            contributions=contributions,
+            evaluate=Evaluator(public, choice.model, engine),
+            names=parties.names,
+            # Without privacy nothing is drawn: such a run does not need the package behind "secure".
+            noise=noise_source(settings.noise if privacy else "fast", settings.seed),
+        )
+        return run if settings.ledger is None else run.charged_to(settings.ledger)
+
+
+def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
+    """Decide every setting from public things; of the parties only their number, names and sizes are used for it."""
+    at, encoding = open_setting(utility, settings, *parties.counts(settings.privacy))
     choice = choose(at)
-    warn_if_delta_is_large(choice.spent, int(units.sum()))
-    engine.require_room(parties.n, choice.model.size)
+    warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+    settings.engine.require_room(parties.n, choice.model.size)
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
     )  # fmt: skip
-
-    rows = parties.encode(encoding, engine.torch_dtype, engine.torch_device, unit)
-    on_grid = privacy is not None and settings.noise == "secure"
-    contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
-    walker = Walker(choice.model, choice.initial, choice.learning_rate, engine)
-    evaluate = Evaluator(at.public, choice.model, engine)
-    charged = None
-    if settings.ledger is not None:
-        facts = {"names": parties.names, "permutations": settings.permutations, "seed": settings.seed}
-        charged = charging(settings.ledger, choice, contributions, encoding, at.public, facts)
-    return Run(settings, choice, encoding, walker, contributions, evaluate, parties.names, charged)
+    return Opening(at, encoding, choice).run(parties)
 
 
 def _made_now(number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:

@@ -68,6 +68,11 @@ class Settings:
             raise DpvalueError("ledger needs accounting='composition': it counts every release")
 
     @property
+    def ledger_terms(self) -> str | None:
+        """The budget of the ledger, in words; None without one."""
+        return None if self.ledger is None else self.ledger.budget.terms
+
+    @property
     def free_projection(self) -> bool:
         """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""
         return self.projection == "auto" and self.privacy is not None and self.schedule.kind == "replay"

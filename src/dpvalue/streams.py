@@ -25,6 +25,9 @@ class Purpose(IntEnum):
     RENOISE = 5
     TRAINING = 6
     PLANTING = 7
+    SCREENING = 8
+    AUDIT = 9
+    ATTACK = 10
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

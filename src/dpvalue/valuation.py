@@ -14,7 +14,7 @@ from dpvalue.privacy.ledger import Ledger
 from dpvalue.progress import Report, reporting
 from dpvalue.projection import Projection
 from dpvalue.result import Result
-from dpvalue.run import prepare
+from dpvalue.run import Run, prepare
 from dpvalue.schedule import Schedule, as_schedule
 from dpvalue.semivalues import Semivalue, semivalues
 from dpvalue.settings import Settings
@@ -93,17 +93,26 @@ def value(
     )
     private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:
-        run = prepare(private, public, settings)
-        if run.choice.schedule.kind == "replay":
-            table, _ = run.release(report)
-            tolerance = run.choice.schedule.tolerance
-            return table.value(
-                public, semivalues=kinds, permutations=permutations, tolerance=tolerance, engine=engine, progress=report
-            )
-        table, estimates = run.release(report, kinds)
+        return value_run(prepare(private, public, settings), public, kinds, report)
+
+
+def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], report: Report) -> Result:
+    """Make the releases of a run and value them, as its schedule does: along the way, or after."""
+    schedule, permutations, engine = run.choice.schedule, run.settings.permutations, run.settings.engine
+    if schedule.kind == "replay":
+        table, _ = run.release(report)
+        return table.value(
+            utility,
+            semivalues=kinds,
+            permutations=permutations,
+            tolerance=schedule.tolerance,
+            engine=engine,
+            progress=report,
+        )
+    table, estimates = run.release(report, kinds)
     warn_if_not_finite(estimates)
-    valued = permutations - run.choice.schedule.first_valued(permutations)
-    return Result(table, kinds, estimates, valued, None, public, engine)
+    valued = permutations - schedule.first_valued(permutations)
+    return Result(table, kinds, estimates, valued, None, utility, engine)
 
 
 def release(

@@ -25,6 +25,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import require_choice
 from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.noise import noise_source
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats
 from dpvalue.valuation import value
@@ -146,6 +147,31 @@ def _quality(
     return lines
 
 
+def noise() -> list[Line]:
+    """Secure noise in one thread: numbers a second of the exact samplers, beside seeded noise of floating point."""
+    rows, size = 10_000, 385
+    lines = []
+    for law in ("gaussian", "laplace"):
+        seconds = {}
+        for kind, bits in (("fast", 0), ("secure", 24)):
+            like = torch.zeros(size, dtype=torch.float64)
+            stream = noise_source(kind, 0).stream(0, like, law, bits)
+            out = torch.empty(rows, size, dtype=torch.float64)
+            stream.fill(out)  # warm up
+            seconds[kind] = measure(partial(stream.fill, out), False).seconds
+        slower = seconds["secure"] / seconds["fast"]
+        lines.append(
+            Line(
+                f"secure noise, {law}, one core",
+                seconds["secure"],
+                rows * size / seconds["secure"],
+                note=f"numbers a second; {slower:.1f} x the time of seeded noise",
+                target=">= 2,000,000",
+            )
+        )
+    return lines
+
+
 def growth() -> list[Line]:
     """Four times the parties, four times the permutations: time and memory."""
     lines: list[Line] = []
@@ -232,7 +258,7 @@ def hundred_thousand() -> list[Line]:
 
 
 CPU_CASES: dict[str, Callable[[], list[Line]]] = {
-    "covertype": covertype, "quality": quality, "growth": growth, "readme": readme, "pydvl": pydvl,
+    "covertype": covertype, "quality": quality, "growth": growth, "noise": noise, "readme": readme, "pydvl": pydvl,
 }  # fmt: skip
 GPU_CASES: dict[str, Callable[[], list[Line]]] = {
     "mnist": mnist, "gpu-quality": gpu_quality, "hundred-thousand": hundred_thousand,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,13 @@ from dpvalue.models import Linear, Model
 from dpvalue.parties import PartyRows
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import Mechanism
+
+Witness = Callable[[Tensor, Tensor], None]
+"""Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
+
+
+def nobody(who: Tensor, releases: Tensor) -> None:
+    """Watch nothing."""
 
 
 class Contributions:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.contributions import Contributions, Witness, nobody
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.factored import add_outer
 from dpvalue.engine.graphs import Graph
@@ -47,6 +47,7 @@ class InterleavedReleases:
     seed: int
     schedule: Schedule
     permutations: int
+    witness: Witness = nobody
 
     def run(
         self, report: Report, evaluate: Evaluator | None = None, add: Callable[[Ints, Floats], None] | None = None
@@ -101,7 +102,9 @@ class InterleavedReleases:
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
             path = advance(theta, who, noise, history, own, evaluate is not None)
-            history.add(who, noise.to(theta.dtype), own)
+            releases = noise.to(theta.dtype)  # `advance` has made them of it
+            self.witness(who, releases)
+            history.add(who, releases, own)
             theta = path[:, -1]
             if evaluate is not None:
                 models = path[skip:]

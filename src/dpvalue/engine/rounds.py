@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dpvalue.engine.contributions import Contributions
+from dpvalue.engine.contributions import Contributions, Witness, nobody
 from dpvalue.engine.walks import Walker
 from dpvalue.estimates import Ints
 from dpvalue.privacy.grid import Grid
@@ -39,6 +39,7 @@ class RoundReleases:
     points: Tensor
     shares: Tensor
     deliver: Deliver
+    witness: Witness = nobody
 
     def run(self, report: Report, before_round: Callable[[int, Tensor, Ints], None] | None = None) -> Tensor:
         """Make all releases and return the table, their mean per party (n, d).
@@ -55,7 +56,9 @@ class RoundReleases:
             orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, n)
             if number and before_round is not None:
                 before_round(number, table, orders)
-            total += self.deliver(number, table, partial(self._release, number, table, orders, everyone))
+            release = self.deliver(number, table, partial(self._release, number, table, orders, everyone))
+            self.witness(everyone, release)
+            total += release
             report("releasing", number + 1, self.rounds)
         return total / self.rounds
 

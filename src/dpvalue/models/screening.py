@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import torch
@@ -65,5 +66,6 @@ class FixedModelLoss:
         return self._model.numbers_per_row()
 
     def digest(self) -> str:
-        """Return that of the model."""
-        return self._model.digest()
+        """Return a digest of the model and its fixed parameters."""
+        fixed = self._fixed.cpu().numpy().tobytes()
+        return hashlib.sha256(self._model.digest().encode() + fixed).hexdigest()

@@ -69,6 +69,11 @@ class Privacy:
             raise DpvalueError(f"parties_per_person goes with unit='person', got unit={self.unit!r}")
 
     @property
+    def terms(self) -> str:
+        """The budget in words."""
+        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g} per {self.unit}, neighbours {self.neighbours}"
+
+    @property
     def laws(self) -> tuple[str, ...]:
         """The laws of noise that this budget allows."""
         if self.delta == 0:
@@ -94,7 +99,8 @@ class Guarantee:
     `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
     the run used the paper's accounting. `mu` is None for the Laplace mechanism, which is pure: delta is 0. `advantage`
     is the total variation between neighbours: how much better than a coin an attacker who sees every release tells them
-    apart. `private` is False for a run without differential privacy; the numbers are then None.
+    apart. `private` is False for a run without differential privacy; the numbers are then None. `ledger` is the budget,
+    in words, of the ledger that the run was charged to, if any.
     """
 
     private: bool
@@ -112,6 +118,7 @@ class Guarantee:
     advantage: float | None = None
     parties_per_person: int = 1
     simulation: bool = False
+    ledger: str | None = None
 
     @property
     def law(self) -> str:
@@ -129,10 +136,24 @@ class Guarantee:
             raise DpvalueError("a run without differential privacy has no epsilon under any neighbouring relation")
         if neighbours == self.neighbours:
             return self.epsilon
-        factor = 2.0 if neighbours == "replace" else 0.5
         if self.mu is None:
-            return factor * self.epsilon
-        return accounting.epsilon_of_mu(self.mu * factor, self.delta)
+            return self._factor(neighbours) * self.epsilon
+        return accounting.epsilon_of_mu(self.mu * self._factor(neighbours), self.delta)
+
+    def advantage_under(self, neighbours: str) -> float:
+        """Return an attacker's advantage under another neighbouring relation; 1 without differential privacy."""
+        require_choice("neighbours", neighbours, NEIGHBOURS)
+        if self.epsilon is None or self.releases is None:
+            return 1.0
+        factor = self._factor(neighbours)
+        if self.mu is None:
+            return accounting.laplace_advantage(factor * self.epsilon, self.releases * self.parties_per_person)
+        return accounting.gaussian_advantage(factor * self.mu)
+
+    def _factor(self, neighbours: str) -> float:
+        """How much farther a unit moves a release under this relation than under the own."""
+        moved = {"zero_out": 1.0, "replace": 2.0}
+        return moved[neighbours] / moved[str(self.neighbours)]
 
     def __str__(self) -> str:
         if not self.private:
@@ -147,12 +168,15 @@ class Guarantee:
         spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
         kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
         exactly = "" if self.simulation else "discrete "  # secure noise is drawn on a grid
+        others = "This run only: other runs on the same data add to it."
+        if self.ledger is not None:
+            others = f"Charged to a ledger, which holds all runs on the data charged to it within {self.ledger}."
         sentence = (
             f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
             f"release(s) per party by the {exactly}{self.mechanism} mechanism, clipped to {self.clip:.4g}, noise "
             f"{self.noise_multiplier:.4g} times the sensitivity; an attacker's advantage is at most "
-            f"{self.advantage:.2g}. This run only: other runs on the same data add to it."
+            f"{self.advantage:.2g}. {others}"
         )
         if self.claimed_epsilon is not None:
             sentence = (
@@ -171,6 +195,7 @@ def guarantee(
     clip: float | None,
     fast: bool,
     law: str = "gaussian",
+    ledger: str | None = None,
 ) -> Guarantee:
     """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
     if privacy is None:
@@ -200,6 +225,7 @@ def guarantee(
         advantage=advantage,
         parties_per_person=privacy.parties_per_person,
         simulation=fast,
+        ledger=ledger,
     )
 
 

@@ -47,11 +47,13 @@ class Grid:
     def round(self, clipped: Tensor) -> Tensor:
         """Return clipped vectors (..., d) in steps, rounded toward zero: whole numbers, held exactly by float64.
 
-        Formal guarantee: no result is longer than C / step; one that were, by an error of arithmetic, is zero.
+        Formal guarantee: no result is longer than C / step, whatever is given; what were longer, or is not a number,
+        becomes zero.
         """
         steps = (clipped.to(torch.float64) / self.step).trunc_()
-        whole = steps.to(torch.int64)
-        fits = (whole * whole).sum(-1, keepdim=True) <= self.longest
+        near = steps.square().sum(-1, keepdim=True) < 1.5 * self.longest  # then whole squares do not overflow
+        whole = torch.where(near, steps, 0.0).to(torch.int64)
+        fits = near & ((whole * whole).sum(-1, keepdim=True) <= self.longest)
         return torch.where(fits, steps, 0.0)
 
 

@@ -1,12 +1,14 @@
 """Where the noise comes from: the operating system (`secure`) or a seed (`fast`, for simulations).
 
 Secure noise is discrete, in whole steps of a grid; fast noise is floating point, of scale 1. A source hands out one
-stream per permutation or round. A stream is drawn in pieces of a size that depends on the length of a row alone, so the
-numbers do not depend on how a caller cuts its work.
+stream per permutation or round. A stream of fast noise is drawn in pieces of a size that depends on the length of a row
+alone, so the numbers do not depend on how a caller cuts its work; secure noise, which nobody can repeat, is drawn as
+asked.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable
 from typing import Protocol
@@ -30,16 +32,21 @@ def piece_rows(size: int, device: torch.device) -> int:
 
 
 class NoiseStream:
-    """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them."""
+    """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them, `piece` rows at once.
 
-    def __init__(self, draw: Callable[[Tensor], None], like: Tensor) -> None:
-        self._draw = draw
-        self._piece = piece_rows(len(like), like.device)
+    Without a piece it draws as many as are asked for.
+    """
+
+    def __init__(self, draw: Callable[[Tensor], None], like: Tensor, piece: int | None = None) -> None:
+        self._draw, self._piece = draw, piece
         self._left = like.new_empty(0, len(like))
+        self._owner = os.getpid()
 
     def fill(self, out: Tensor) -> Tensor:
         """Fill `out` (rows, size), contiguous, with the next rows; return it."""
-        if len(out) == self._piece and not len(self._left):
+        if os.getpid() != self._owner:  # parent and child would draw the same noise, which cancels in a difference
+            raise DpvalueError("a stream of noise must not be used across a fork: ask for a new one")
+        if self._piece is None or (len(out) == self._piece and not len(self._left)):
             self._draw(out)
             return out
         done = 0
@@ -107,17 +114,17 @@ class SecureNoise:
 
 
 class FastNoise:
-    """Every stream is derived from (seed, release): repeatable, and removable by whoever knows the seed."""
+    """Every stream is derived from (seed, purpose, release): repeatable, and removable by whoever knows the seed."""
 
     on_grid = False
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
+    def __init__(self, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> None:
+        self._seed, self._purpose = seed, purpose
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
-        """Return the stream of (seed, release): the same numbers each time, on one kind of device."""
+        """Return the stream of (seed, purpose, release): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
-        generator.manual_seed(int(stream(self.seed, Purpose.FAST_NOISE, release).integers(2**62)))
+        generator.manual_seed(int(stream(self._seed, self._purpose, release).integers(2**62)))
 
         def draw(out: Tensor) -> None:
             if law == "laplace":  # the difference of two exponential variables
@@ -125,10 +132,10 @@ class FastNoise:
             else:
                 out.normal_(generator=generator)
 
-        return NoiseStream(draw, like)
+        return NoiseStream(draw, like, piece_rows(len(like), like.device))
 
 
-def noise_source(kind: str, seed: int) -> NoiseSource:
-    """Return the source called `kind`; `seed` is used by "fast" alone."""
+def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:
+    """Return the source called `kind`; `seed` and `purpose` are used by "fast" alone."""
     require_choice("noise", kind, KINDS)
-    return SecureNoise() if kind == "secure" else FastNoise(seed)
+    return SecureNoise() if kind == "secure" else FastNoise(seed, purpose)
