@@ -102,6 +102,7 @@ def test_the_papers_accounting_in_a_small_run() -> None:
     assert s < dpv.Privacy(epsilon=3.0, delta=1e-3).noise_multiplier(4, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("releases", "parties"), [(2, 800), (1, 2), (1, 10)])
 def test_the_papers_accounting_of_few_releases(releases: int, parties: int) -> None:
     """Far from the central limit that the search starts from."""

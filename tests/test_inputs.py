@@ -87,7 +87,10 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"privacy": 1.0}, "privacy must be a Privacy or None, got 1.0"),
         ({"engine": "cpu"}, "engine must be a Local, got 'cpu'"),
-        ({"preprocess": "standard"}, "preprocess must be a scikit-learn transformer, got str"),
+        (
+            {"preprocess": "standard"},
+            "preprocess must be a scikit-learn transformer, 'columns' or None; got 'standard'",
+        ),
     ],
 )
 def test_bad_arguments(settings: dict[str, Any], message: str) -> None:

@@ -185,6 +185,9 @@ ENTRIES: dict[str, tuple[Entry, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+SLOW = ("value, everything chosen", "value, one direction", "plan", "screening", "audit")
+
+
 @dataclass
 class Outside:
     """Everything that a caller, a log or a terminal sees of one call."""
@@ -228,7 +231,9 @@ CHANGES = ("huge", "zero", "overflow", "mean", "negative", "other label")
 
 
 @pytest.mark.parametrize("unit", ["party", "record", "person"])
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in ENTRIES]
+)
 def test_one_unit_changes_nothing_else(
     name: str, unit: str, keys: Keys, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,76 @@ def test_tampering_is_found(tmp_path: Path) -> None:
             database.execute(change)
         with pytest.raises(dpv.DpvalueError, match="has been altered, or is missing"):
             Ledger(tmp_path / "copy").verify()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE entries SET charge = '{' WHERE number = 1",
+        "UPDATE entries SET charge = '[]' WHERE number = 1",
+        "UPDATE entries SET charge = '{\"law\": 3}' WHERE number = 1",
+        "UPDATE entries SET bytes = 'text' WHERE number = 1",
+        "UPDATE entries SET purpose = x'00ff' WHERE number = 1",
+        "UPDATE budget SET settings = '{'",
+        "UPDATE budget SET settings = '[1]'",
+        "DELETE FROM budget",
+    ],
+)
+def test_damaged_cells_are_one_line(statement: str, tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    Ledger(path, BUDGET).release(0, "x", laplace(0.1), lambda: b"made")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
+        database.commit()
+    for touch in (
+        lambda: Ledger(path).verify(),
+        lambda: [Ledger(path).release(0, "x", laplace(0.1), lambda: b"made"), Ledger(path).verify()],
+    ):
+        with pytest.raises(dpv.DpvalueError) as caught:
+            touch()
+        assert "\n" not in str(caught.value)
+
+
+def test_a_changed_budget_does_not_continue_a_kept_head(tmp_path: Path) -> None:
+    path = tmp_path / "ledger"
+    ledger = Ledger(path, BUDGET)
+    empty = ledger.head()
+    ledger.release(0, "x", laplace(0.1), lambda: b"made")
+    head = ledger.head()
+    with closing(sqlite3.connect(path)) as database:
+        (settings,) = database.execute("SELECT settings FROM budget").fetchone()
+        database.execute("UPDATE budget SET settings = ?", (settings.replace('"epsilon": 1.0', '"epsilon": 100.0'),))
+        database.commit()
+    changed = Ledger(path)
+    assert changed.budget.epsilon == 100
+    for kept in (head, empty, None):
+        with pytest.raises(dpv.DpvalueError, match=r"altered|does not continue"):
+            changed.verify(kept)
+
+
+def test_a_person_in_several_parties_is_charged_for_each() -> None:
+    budget = dpv.Privacy(1.0, 0.0, "person", parties_per_person=5)
+    charge = Charge("laplace", 10.0, 1, 1.0, "party", "zero_out")
+    assert charge.releases_for(budget) == 5
+    assert charge.releases_for(dpv.Privacy(1.0, 0.0, "party")) == 1
+    assert Charge("laplace", 10.0, 5, 1.0, "person", "zero_out").releases_for(budget) == 5
+    assert "per person in at most 5 parties" in budget.terms
+
+
+def test_a_party_charge_on_a_persons_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger", dpv.Privacy(1.0, 0.0, "person", parties_per_person=5))
+    one = Charge("laplace", 20.0, 1, 1.0, "party", "zero_out")
+    ledger.release(0, "x", one, lambda: b"")
+    assert ledger.spent == pytest.approx(2 * 5 / 20)  # a step of replace for the party, in each of five parties
+    ledger.release(1, "x", one, lambda: b"")
+    with pytest.raises(dpv.BudgetExceeded):
+        ledger.release(2, "x", one, lambda: b"")
+
+
+@pytest.mark.parametrize("purpose", [7, None, b"x", "", " ", "a\nb", "\ud800"])
+def test_a_purpose_is_a_text(purpose: Any, tmp_path: Path) -> None:
+    with pytest.raises(dpv.DpvalueError, match="purpose must be a text"):
+        Ledger(tmp_path / "ledger", BUDGET, purpose)
 
 
 def test_bad_files_and_budgets_are_refused_in_one_line(tmp_path: Path) -> None:

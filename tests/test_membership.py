@@ -93,6 +93,7 @@ def test_bad_arguments() -> None:
         attack("diabetes", trials=1)
 
 
+@pytest.mark.slow
 def test_the_command_shows_both_sides() -> None:
     command = [str(Path(sys.executable).with_name("dpvalue")), "audit", "--attack", "membership", "--data", "diabetes"]
     shown = subprocess.run(

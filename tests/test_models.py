@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -200,3 +202,49 @@ def test_the_cnn_is_the_papers_function() -> None:
     x = torch.randn(3, 1, 28, 28)
     as_printed = linear(nn.functional.max_pool2d(conv(x).relu(), 2, 2).flatten(1))
     torch.testing.assert_close(module(x), as_printed)
+
+
+class Looked(nn.Module):
+    """Looks a number up by what is in the row."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.table, self.out, self.how = nn.Embedding(10, 3), nn.Linear(3, 2), how
+        self.places = torch.tensor([0, 2, 1])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how == "embedding":
+            found = self.table(x[:, 0].long())
+        elif self.how == "index":
+            found = self.table.weight[x[:, 0].long()]
+        elif self.how == "gather":
+            found = self.table.weight[:, 0].expand(len(x), -1).gather(1, x[:, :3].long())
+        else:
+            found = x[:, :3][:, self.places]  # always the same places
+        outputs: torch.Tensor = self.out(found)
+        return outputs
+
+
+@pytest.mark.parametrize("how", ["embedding", "index", "gather"])
+def test_a_lookup_by_a_rows_own_index_is_refused(how: str) -> None:
+    """In a batch, an index out of range would reach another party's parameters; alone it would raise."""
+    generator = np.random.default_rng(0)
+    X, y = generator.integers(0, 10, (40, 4)).astype(float), np.arange(40) % 2
+    with pytest.raises(dpv.DpvalueError, match="model looks something up by an index that comes from a row"):
+        dpv.value((X[:20], y[:20]), (X[20:], y[20:]), model=lambda: Looked(how), progress=False)
+    for call in (dpv.audit, dpv.plan):
+        with pytest.raises(dpv.DpvalueError, match="model looks something up"):
+            call(20, (X[20:], y[20:]), model=lambda: Looked(how))
+
+
+def test_no_row_moves_the_gradient_of_another_party() -> None:
+    generator = np.random.default_rng(0)
+    X, y = generator.integers(0, 10, (40, 4)).astype(float), np.arange(40) % 2
+    settings: dict[str, Any] = {"model": lambda: Looked("places"), "privacy": None, "clip": 1.0, "progress": False,
+        "schedule": dpv.Schedule("replay", rounds=1), "learning_rate": 0.1}  # fmt: skip
+    before = dpv.release((X[:20], y[:20]), (X[20:], y[20:]), **settings)
+    for bad in (50.0, -3.0, 1e9, 1e38):
+        changed = X[:20].copy()
+        changed[0] = bad
+        after = dpv.release((changed, y[:20]), (X[20:], y[20:]), **settings)
+        assert torch.equal(before.rows[1:], after.rows[1:])

@@ -72,12 +72,17 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
     assert (tmp_path / "values.safetensors").is_file()
 
 
-def test_the_demo_finds_the_bad_hospitals() -> None:
-    done = run(str(COMMAND), "demo", "--epsilon", "3")
+def test_the_demo_finds_the_bad_hospitals(tmp_path: Path) -> None:
+    done = run(str(COMMAND), "demo", "--epsilon", "3", "--out", str(tmp_path / "demo"))
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
     assert "3 of the 3 bad hospitals are among the 3 lowest values" in done.stdout
     assert "epsilon = 3, delta = 5e-05" in " ".join(done.stdout.split())
-    assert "releasing 2/2" in done.stderr
+    report = tmp_path / "demo" / "results" / "report.html"
+    assert done.stdout.splitlines()[-1] == f"report: {report}"
+    assert "Data values of 10 parties" in report.read_text()
+    again = run(str(COMMAND), "demo", "--epsilon", "3", "--out", str(tmp_path / "demo"))
+    assert again.returncode == 0, again.stderr
 
 
 def test_bad_input_is_one_line_and_exit_code_2() -> None:

@@ -92,6 +92,7 @@ def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
     assert "chosen with a utility" in str(found)
 
 
+@pytest.mark.slow
 def test_records_speak_for_a_party_together(public: Any) -> None:
     """No bound on finding records bounds finding parties; with a utility the plan knows."""
     record = dpv.Privacy(unit="record")
@@ -144,6 +145,7 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     assert "can work" in planned.advice
 
 
+@pytest.mark.slow
 def test_the_epsilon_for_a_wanted_auc_gives_it(public: Any) -> None:
     found = dpv.plan(300, public, preprocess=StandardScaler(), auc=0.75)
     assert found.epsilon_needed is not None
@@ -156,6 +158,7 @@ def test_the_epsilon_for_a_wanted_auc_gives_it(public: Any) -> None:
     assert "out of reach at any epsilon" in str(hopeless)
 
 
+@pytest.mark.slow
 def test_advice_names_what_would_work(public: Any) -> None:
     train, _, _ = flipped_breast_cancer(300)
     settings: dict[str, Any] = {"privacy": dpv.Privacy(0.1), "preprocess": StandardScaler()}

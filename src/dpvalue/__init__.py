@@ -1,6 +1,6 @@
 """dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
 
-from dpvalue import baselines, detection, diagnostics, games, privacy
+from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
 from dpvalue.audit import Audit, audit
 from dpvalue.engine import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
@@ -22,5 +22,5 @@ __version__ = "0.1.0"
 __all__ = [
     "Audit", "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties", "Plan",
     "Privacy", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit", "baselines", "detection",
-    "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue", "value",
+    "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue", "tasks", "value",
 ]  # fmt: skip

@@ -5,12 +5,14 @@ and the whole transcript of releases, and scores it by the likelihood ratio alon
 differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.privacy.lower_bounds`): above the claim, it
 proves a fault; below, it proves nothing but that this attack did not succeed.
 
-Every party holds a canary, and each is a trial: a release is a bounded contribution plus noise of its own, so of a
-sound mechanism a canary's score is at most that of a contribution at its bound throughout, which no other enters.
+Every party holds a canary, and each is a trial. At models that stand still a release is a contribution, of the party
+alone, plus noise of its own: trials are independent. At models that move, the contribution of a canary that is a whole
+party is still bounded, so that of a sound mechanism its score is at most that of a contribution at the bound
+throughout; other records of a party would move with the models too, so there models must stand still.
 
-Next to the bound stand three things that need no statistics: how far one canary moves what all parties would release,
-whether any public setting depends on a canary, and whether a question asked twice through a ledger is answered by the
-same bytes.
+Next to the bound stand things that need no threshold: how far one canary moves what all parties would release, whether
+any public setting depends on a canary, whether noise is shared between parties, rounds or runs, and whether a question
+asked twice through a ledger is answered by the same bytes.
 """
 
 from __future__ import annotations
@@ -45,6 +47,7 @@ from dpvalue.streams import Purpose, stream
 from dpvalue.utility import as_utility
 
 STILL = 1e-9
+_COMPARED_RUNS = 30
 _SLACK = 1e-4  # of rounding, in how far a canary moves a release
 
 
@@ -59,6 +62,8 @@ class Audit:
         bound_by_mu: from the mu that they prove, for Gaussian noise; None for Laplace noise.
         moved: how far one canary moves the releases of all parties before noise, over what is claimed to be the most.
         leaking: the public settings that differ between the two worlds; should be none.
+        shared_noise: the largest correlation of noise between parties, or between rounds and runs, that is surely above
+            chance; 0 if there is none, None at models that move.
         same_bytes: whether a retry got the same bytes; None where no ledger applies (seeded noise, "poisson").
         trials: of each world: runs x canaries.
         confidence: with which the bound holds.
@@ -72,6 +77,7 @@ class Audit:
     bound_by_mu: float | None
     moved: float
     leaking: tuple[str, ...]
+    shared_noise: float | None
     same_bytes: bool | None
     trials: int
     confidence: float
@@ -94,6 +100,8 @@ class Audit:
             found.append(f"one unit moves releases by {self.moved:.4g} times the claimed sensitivity")
         if self.leaking:
             found.append(f"public settings depend on private rows: {', '.join(self.leaking)}")
+        if self.shared_noise:
+            found.append(f"noise is shared between releases (correlation {self.shared_noise:.2f})")
         if self.same_bytes is False:
             found.append("a retry was answered with fresh noise")
         return tuple(found)
@@ -117,6 +125,11 @@ class Audit:
         if self.leaking:
             settings = f"DEPEND on private rows: {', '.join(self.leaking)}"
         verdict = f"BROKEN: {'; '.join(self.faults)}" if self.faults else "the claim holds against this attack"
+        shared = "independent between parties, rounds and runs"
+        if self.shared_noise is None:
+            shared = "not compared, as models move"
+        elif self.shared_noise:
+            shared = f"SHARED, correlation {self.shared_noise:.2f}"
         retry = {True: "same bytes", False: "FRESH NOISE", None: "not applicable"}[self.same_bytes]
         lines = [
             f"audit of {self.schedule}, {directions}, {spent.mechanism}, per {spent.unit}, {spent.neighbours}",
@@ -124,6 +137,7 @@ class Audit:
             f"  audited bound  epsilon >= {self.bound:.3g} ({forms};\n                 {runs})",
             f"  one canary     moves all releases by {self.moved:.4g} of the claimed sensitivity, before noise",
             f"  settings       {settings}",
+            f"  noise          {shared}",
             f"  retry          {retry}",
             f"  verdict        {verdict}",
         ]
@@ -170,7 +184,7 @@ def audit(
         clip: the clipping norm.
         clip_rule: how it is applied.
         learning_rate: alpha; by default the attacker's choice, so small that models stand still and the canary
-            saturates every release.
+            saturates every release. Anything larger is for unit "party" alone.
         noise: "secure", or "fast" to audit a simulation.
         preprocess: a transformer to fit to the public features.
         target: the label column of DataFrames.
@@ -186,6 +200,8 @@ def audit(
     if not isinstance(privacy, Privacy):
         raise DpvalueError(f"privacy must be a Privacy, got {privacy!r}: without one there is no claim to audit")
     require_count("runs", runs)
+    if privacy.unit != "party" and learning_rate != STILL:
+        raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
     settings = Settings(
         model=model,
@@ -231,6 +247,7 @@ def _audit(worlds: Worlds, runs: int, confidence: float, report: Report) -> Audi
         bound_by_mu=by_mu,
         moved=_moved(worlds),
         leaking=_differences(worlds),
+        shared_noise=attacker.shared_noise(),
         same_bytes=_retry(run),
         trials=len(present),
         confidence=confidence,
@@ -248,22 +265,53 @@ class _Attacker:
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.door.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
+        stands_still = run.choice.learning_rate == STILL and not run.choice.schedule.fresh_start
+        self._noise: list[Tensor] | None = [] if stands_still else None
 
     def scores(self, run: Run, number: int) -> Floats:
         """Make the releases of a run once more, with fresh noise, and return the score of each canary."""
         total = self._with.new_zeros(len(self._with))
+        transcript: list[list[Tensor]] = [[] for _ in total]
+        expected = self._with if number % 2 == 0 else self._without
+        keeping = self._noise is not None and number < 2 * _COMPARED_RUNS
 
         def watch(who: Tensor, releases: Tensor) -> None:
-            parties = who.flatten()
-            total.index_add_(0, parties, self._ratios(parties, releases.reshape(len(parties), -1).to(self._with)))
+            parties, found = who.flatten(), releases.reshape(who.numel(), -1).to(self._with)
+            total.index_add_(0, parties, self._ratios(parties, found))
+            if keeping:
+                noise = (found - expected[parties]) / self._scale[parties]
+                for party, one in zip(parties.tolist(), noise, strict=True):
+                    transcript[party].append(one)
 
         noise = run.noise
         if self._kind == "fast":
             own = int(stream(self._seed, Purpose.AUDIT, number).integers(2**62))
             noise = noise_source("fast", own, Purpose.AUDIT)
         replace(run, noise=noise, witness=watch).release(silent)
+        if keeping and self._noise is not None:
+            self._noise.append(torch.stack([torch.stack(rounds) for rounds in transcript], dim=1))
         held = self._canary_of >= 0
         return np.bincount(self._canary_of[held], weights=total.cpu().numpy()[held]).astype(np.float64)
+
+    def shared_noise(self) -> float | None:
+        """The largest correlation of noise between parties, or between rounds and runs; 0 if there is none to speak of.
+
+        Noise in units of its scale (releases, parties, d): z_a . z_b / d is 0 on average for any two that are
+        independent, so the mean over pairs is 0 but for its standard error.
+        """
+        if self._noise is None:
+            return None
+        noise = torch.cat(self._noise)
+        noise = noise / noise.square().mean().sqrt()
+        found = [0.0]
+        for grouped in (noise, noise.transpose(0, 1)):  # pairs of parties in one release, then of releases of one party
+            sets, count, size = grouped.shape
+            pairs = grouped.sum(1).square().sum(-1) - grouped.square().sum((1, 2))
+            mean = float(pairs.mean()) / (count * (count - 1) * size)
+            error = sqrt(2 / (sets * count * (count - 1) * size))
+            if mean > max(0.1, 6 * error):
+                found.append(mean)
+        return max(found)
 
     def _ratios(self, who: Tensor, releases: Tensor) -> Tensor:
         """The log-likelihood ratios of releases, if contributions stay as they are at the start."""

@@ -50,7 +50,7 @@ class Charging:
         Nothing of it leaves the process before the entry is on disk. `kinds` are the semivalues and their position
         weights: values are part of what is kept, so what they are made by is part of the question.
         """
-        if callable(utility.metric):
+        if kinds and callable(utility.metric):
             raise DpvalueError("metric must not be a callable when a ledger keeps the values: name it, or use 'replay'")
 
         def packed() -> bytes:
@@ -63,7 +63,8 @@ class Charging:
 
         whole = replace(self.charge, releases=releases * self.charge.releases)
         weights = [torch.from_numpy(one) for one in kinds.values()]
-        request = _digest([self.question, "walks", utility.metric, str(utility.l2), *kinds], weights)
+        judged = [str(utility.metric), str(utility.l2), *kinds] if kinds else []
+        request = _digest([self.question, "walks", *judged], weights)
         tensors = _unpacked(self.ledger.release(0, request, whole, packed))
         estimates = {
             name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})

@@ -24,6 +24,19 @@ from dpvalue.privacy.budget import NEIGHBOURS
 from dpvalue.semivalues import Floats
 
 
+def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
+    """Return the share of corrupted parties among the k with the lowest values.
+
+    >>> precision_at([0.3, -0.1, 0.2, 0.1], [False, True, False, False], 2)
+    0.5
+    """
+    scores, bad = np.asarray(values, dtype=float), np.asarray(corrupted, dtype=bool)
+    if scores.ndim != 1 or scores.shape != bad.shape:
+        raise DpvalueError(f"values and corrupted must be one per party, got {scores.shape} and {bad.shape}")
+    require_number("k", k, f"between 1 and {len(bad)}", 1 <= k <= len(bad))
+    return float(bad[np.argsort(scores, kind="stable")[:k]].mean())
+
+
 def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
     """Return the probability that a corrupted party has a lower value than a clean one; ties count half.
 

@@ -66,6 +66,8 @@ class Encoding:
             warnings.simplefilter("ignore")
             try:
                 transformed = self.preprocess.transform(raw)
+            except DpvalueError:  # of our own: it quotes no row
+                raise
             except Exception as error:  # a transformer may raise anything, with cells of the rows in its message
                 reason = f"{type(error).__name__}; its message is withheld, as it may quote a row"
                 raise DpvalueError(f"{argument}: preprocess cannot transform them ({reason})") from None
@@ -97,10 +99,13 @@ def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images:
         features: the raw features of the public set.
         labels: its labels; they fix the classes.
         task: "classification" or "regression".
-        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, or None.
+        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, "columns" for what
+            the columns of a frame call for, or None.
         images: whether rows of shape (height, width) are images that get a channel.
     """
     y = as_labels(labels, "utility labels")
+    if isinstance(preprocess, str):
+        preprocess = _by_columns(preprocess, features)
     fitted = None if preprocess is None else _fit_row_wise(preprocess, features)
     numbers = as_numbers(features if fitted is None else fitted.transform(features), "utility features")
     if numbers.ndim < 2:
@@ -115,6 +120,17 @@ def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images:
         if len(classes) < 2:
             raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
     return Encoding(task, classes, shape, column_names(features), fitted is not None, fitted)
+
+
+def _by_columns(preprocess: str, features: Any) -> Any:
+    """The transformer of numeric and text columns; for frames."""
+    if preprocess != "columns":
+        raise DpvalueError(f"preprocess must be a scikit-learn transformer, 'columns' or None; got {preprocess!r}")
+    if not hasattr(features, "columns"):
+        raise DpvalueError("preprocess='columns' is for frames, got utility features without columns")
+    from dpvalue.tabular.schema import Schema
+
+    return Schema()
 
 
 def _fit_row_wise(preprocess: Any, features: Any) -> Any:

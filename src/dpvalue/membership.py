@@ -161,7 +161,7 @@ def membership_attack(
     return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _Attacked:
     """A valuation, with every setting decided, and the rows that it may be run on."""
 
@@ -190,7 +190,8 @@ def _trial(attacked: _Attacked, members: int, shadow_rows: int, shadows: int, tr
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]
 
     def observe(among: Any) -> Floats:
-        return attacked.values(among, targets, int(generator.integers(2**62)))
+        # In a random order: that a target is exchanged must not move the others from their places.
+        return attacked.values(generator.permutation(among), targets, int(generator.integers(2**62)))
 
     is_member = np.zeros(2 * members, dtype=bool)
     is_member[generator.choice(2 * members, members, replace=False)] = True

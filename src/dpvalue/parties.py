@@ -70,6 +70,11 @@ class Parties:
         return self._members[0]
 
     @property
+    def party_of_row(self) -> NDArray[np.int64]:
+        """The place of each row's party in `names`."""
+        return self._members[1]
+
+    @property
     def n(self) -> int:
         """The number of parties."""
         return len(self.names)
@@ -119,7 +124,7 @@ class Parties:
         return party_rows(x[order], y[order], self.sizes, dtype, device, persons)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # rows must not be printed
 class PartyRows:
     """Rows as tensors, padded to the largest party: party j has the rows x[index[j]] with weights[j].
 
@@ -200,6 +205,7 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
 
     `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
     """
+    data = as_pandas(data)
     labels = {"groups": groups, "persons": persons}
     for name, given in labels.items():
         if isinstance(data, Parties) and given is not None:
@@ -246,6 +252,13 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
     raise DpvalueError(
         f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
     )
+
+
+def as_pandas(data: Any) -> Any:
+    """Return a polars frame as one of pandas; anything else as it is."""
+    if hasattr(data, "columns") and hasattr(data, "to_pandas"):
+        return data.to_pandas()
+    return data
 
 
 def take_column(frame: Any, column: str, argument: str) -> tuple[Any, Any]:

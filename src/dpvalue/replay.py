@@ -63,7 +63,15 @@ def replay(
         estimates |= {name: estimator.estimate for name, estimator in estimators.items()}
         converged = all(_is_tight(estimates[name], tolerance) for name in estimators)
         report("walking", walks, walks if converged else most)
+        report("accuracy", min(_accuracy(estimates[name], tolerance) for name in estimators), 100)
     return Replay({one.name: estimates[one.name] for one in semivalues}, walks, converged)
+
+
+def _accuracy(estimate: Estimate, tolerance: float) -> int:
+    """How near the largest standard error is to what is wanted, in percent."""
+    error = float(np.max(estimate.std_errors))
+    wanted = tolerance * float(np.std(estimate.values))
+    return 100 if error <= wanted else int(100 * wanted / error) if np.isfinite(error) else 0
 
 
 def _is_tight(estimate: Estimate, tolerance: float) -> bool:

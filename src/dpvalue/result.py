@@ -15,6 +15,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.estimates import Estimate, Ints
 from dpvalue.games import MOST_PLAYERS_ENUMERATED
+from dpvalue.plots import ResultPlots
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import reporting
 from dpvalue.replay import LEAST_WALKS, replay
@@ -72,6 +73,11 @@ class Result:
         return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
 
     @property
+    def plot(self) -> ResultPlots:
+        """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
+        return ResultPlots(self)
+
+    @property
     def guarantee(self) -> Guarantee:
         """What was spent, in numbers; str() of it in words."""
         return self.table.guarantee
@@ -100,14 +106,21 @@ class Result:
             walker = self.table.walker(self.engine)
             evaluate = Evaluator(used.encode(self.table.encoding, dtype, device), walker.model, self.engine)
             rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
-            # The same way as the run: the same permutations, at most 20 of them, or all coalitions.
-            walks = min(self.walks, LEAST_WALKS) or 2**MOST_PLAYERS_ENUMERATED
+            # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
+            walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
             for drawn in self._fresh_noise(draws):
                 noisy = rows + std[:, None] * torch.from_numpy(drawn).to(rows)
                 again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
                 for name, estimate in again.estimates.items():
                     found[name].append(estimate.values)
         return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
+
+    def _walks_for(self, marginals: int) -> int:
+        """How many permutations give each party this many marginals, counted by their weights."""
+        weights = [one.position_weights(self.table.n) for one in self.semivalues]
+        # Leave-one-out is not sampled. Of weights p that are 1 on average, the effective share is n / sum p^2.
+        shares = [float(np.square(p).mean()) for p in weights if p[:-1].any()]
+        return round(marginals * max(shares, default=1.0))
 
     def _fresh_noise(self, draws: int) -> Iterator[Floats]:
         """Yield noise of variance 1, of the law and shape of the table's."""
@@ -119,15 +132,15 @@ class Result:
         drawn = stream(self.table.seed, Purpose.RENOISE).laplace(size=(draws, *shape))
         yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
 
-    def frame(self, noise: bool = False) -> pandas.DataFrame:
+    def frame(self, noise: bool = False, draws: int = 20) -> pandas.DataFrame:
         """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).
 
         `<semivalue>_mc_error` is the Monte Carlo error of the permutations; with `noise`, `<semivalue>_noise` is the
-        usually far larger standard deviation due to the DP noise (see `noise_std`, which takes a while).
+        usually far larger standard deviation due to the DP noise (see `noise_std`, which takes a while, from `draws`).
         """
         import pandas as pd
 
-        spread = self.noise_std() if noise else {}
+        spread = self.noise_std(draws) if noise else {}
         columns: dict[str, Any] = {"party": list(self.table.names)}
         for name, estimate in self.estimates.items():
             columns[name] = estimate.values

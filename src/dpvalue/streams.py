@@ -28,6 +28,7 @@ class Purpose(IntEnum):
     SCREENING = 8
     AUDIT = 9
     ATTACK = 10
+    CURVES = 11
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

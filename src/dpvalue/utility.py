@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dpvalue.encoding import Encoding, as_labels, row_count
 from dpvalue.errors import DpvalueError, require_number
 from dpvalue.models import CLASSIFICATION, REGRESSION
-from dpvalue.parties import features_and_labels
+from dpvalue.parties import as_pandas, features_and_labels
 
 Metric = str | Callable[[nn.Module], float]
 METRICS = ("loss", "accuracy", "mse")
@@ -81,6 +81,7 @@ def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
 
     A column that names groups of parties or persons (`labels`) is no feature: it is left out of a DataFrame.
     """
+    data = as_pandas(data)
     if isinstance(data, Utility):
         return data
     names = [name for name in labels if isinstance(name, str) and name in getattr(data, "columns", ())]

@@ -66,7 +66,7 @@ def value(
         learning_rate: alpha; "auto" tunes it on the public set.
         noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
-            applied to all rows.
+            applied to all rows. "columns" does what numeric and text columns of a frame call for.
         target: the label column of DataFrames.
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
         persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".

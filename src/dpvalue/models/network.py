@@ -4,15 +4,40 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import itertools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from dpvalue.errors import DpvalueError
 from dpvalue.models.base import ModelFactory, row_losses, squared_norm
 from dpvalue.streams import Purpose, stream
+
+_LOOKUPS = (
+    "embedding", "embedding_bag", "_embedding_bag", "_embedding_bag_forward_only", "index", "_unsafe_index",
+    "index_select", "gather", "take", "take_along_dim", "scatter", "scatter_", "scatter_add", "scatter_add_",
+    "index_put", "index_put_", "index_add", "index_add_", "index_fill", "index_copy",
+)  # fmt: skip
+
+
+class _Lookups(TorchDispatchMode):
+    """Notes all lookups by index, and the indices."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[tuple[str, list[Any]]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket.__name__
+        if name in _LOOKUPS:
+            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            self.found.append((name, [one.tolist() for one in tensors if not one.is_floating_point()]))
+        return func(*args, **(kwargs or {}))
 
 
 class Network:
@@ -20,7 +45,8 @@ class Network:
 
     Parameters with requires_grad=False and buffers stay as the factory made them. Layers that mix rows or draw random
     numbers (batch norm and dropout in training mode) are refused: with them a record's influence is not bounded by
-    clipping its gradient.
+    clipping its gradient. So are lookups by an index that comes from a row (embeddings): one out of range would read,
+    and move, another party's parameters in a batch, or raise.
     """
 
     zero_start = False
@@ -43,6 +69,7 @@ class Network:
         state = {**dict(self._module.named_parameters()), **dict(self._module.named_buffers())}
         self._fixed = {name: tensor.detach() for name, tensor in state.items() if name not in trained}
         self._numbers = self._count_numbers(example)
+        self._refuse_lookups(example)
         self._kernel: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def use_kernel(self, kernel: Callable[[Tensor, Tensor], Tensor], outputs: int) -> None:
@@ -83,6 +110,23 @@ class Network:
             for hook in hooks:
                 hook.remove()
         return written[0]
+
+    def _refuse_lookups(self, example: Tensor) -> None:
+        """Raise if the forward pass looks anything up by indices that depend on the row."""
+        seen = []
+        for row in (example, 3 * example + 1):
+            with _Lookups() as lookups, torch.no_grad():
+                try:
+                    self._module(row[None])
+                except (IndexError, RuntimeError):
+                    lookups.found.append(("out of range", []))
+            seen.append(lookups.found)
+        for (name, one), (other_name, other) in itertools.zip_longest(*seen, fillvalue=("", [])):
+            if (name, one) != (other_name, other):
+                raise DpvalueError(
+                    f"model looks something up by an index that comes from a row ({name or other_name}): an index out "
+                    "of range would reach another party's data; encode categories as columns of zeros and ones instead"
+                )
 
     def _flatten(self, module: nn.Module) -> Tensor:
         named = dict(module.named_parameters())

@@ -71,7 +71,9 @@ class Privacy:
     @property
     def terms(self) -> str:
         """The budget in words."""
-        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g} per {self.unit}, neighbours {self.neighbours}"
+        spread = f" in at most {self.parties_per_person} parties" if self.unit == "person" else ""
+        spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
+        return f"{spent} per {self.unit}{spread}, neighbours {self.neighbours}"
 
     @property
     def laws(self) -> tuple[str, ...]:

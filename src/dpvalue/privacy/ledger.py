@@ -9,6 +9,8 @@ removed tail, an altered entry, or an old copy put back.
 The filter: releases of Gaussian noise are mu-GDP together with mu^2 = sum of their mu^2, whatever was asked in between;
 with Laplace noise among them, privacy loss distributions are composed (`accounting.total_epsilon`).
 
+The chain starts at the budget, so that a changed budget is noticed as well.
+
 Budgets are for one unit and one neighbouring relation. A release for a larger unit, or for the other relation, is
 charged at what it costs in the budget's terms; one for a smaller unit promises the budget's unit nothing: refused.
 """
@@ -23,14 +25,15 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TypeVar
 
 from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _WAIT_SECONDS = 600.0
-_START = "0" * 64
+Stored = TypeVar("Stored", "Charge", Privacy)
 _SCHEMA = """
 CREATE TABLE budget (format INTEGER NOT NULL, settings TEXT NOT NULL);
 CREATE TABLE entries (
@@ -54,7 +57,7 @@ class Charge:
     Attributes:
         law: "gaussian" or "laplace".
         noise_multiplier: noise scale / sensitivity.
-        releases: how many such releases of a unit the entry stands for, over all parties that hold the unit.
+        releases: how many such releases the entry stands for: of a party, or of all parties that hold a person.
         sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
         unit: what is protected.
         neighbours: under which relation.
@@ -79,6 +82,11 @@ class Charge:
     def noise_scale(self) -> float:
         """The scale of the noise."""
         return self.noise_multiplier * self.sensitivity
+
+    def releases_for(self, budget: Privacy) -> int:
+        """Return how many releases a unit of the budget is in: a person may be in several parties of the charge."""
+        spread = budget.parties_per_person if (self.unit, budget.unit) == ("party", "person") else 1
+        return self.releases * spread
 
     def multiplier_for(self, unit: str, neighbours: str) -> float:
         """Return the noise multiplier of the same release for another unit and relation.
@@ -125,6 +133,8 @@ class Ledger:
 
     def __init__(self, path: str | Path, budget: Privacy | None = None, purpose: str = "value") -> None:
         self.path, self.purpose = Path(path), purpose
+        if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
+            raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
         if budget is not None and budget.accounting != "composition":
             raise DpvalueError("budget must have accounting='composition': a ledger counts every release")
         if not self.path.exists() and budget is None:
@@ -142,10 +152,13 @@ class Ledger:
                     database.execute(statement)
                 database.execute("INSERT INTO budget VALUES (?, ?)", (FORMAT_VERSION, json.dumps(asdict(budget))))
                 return budget
-            version, settings = database.execute("SELECT format, settings FROM budget").fetchone()
+            found = database.execute("SELECT format, settings FROM budget").fetchall()
+        if len(found) != 1:
+            raise DpvalueError(f"{str(self.path)!r} is damaged: it must hold one budget, and holds {len(found)}")
+        version, settings = found[0]
         if version != FORMAT_VERSION:
             raise DpvalueError(f"{str(self.path)!r} must be a ledger of format {FORMAT_VERSION}, got {version}")
-        stored = Privacy(**json.loads(settings))
+        stored = _parsed(Privacy, settings, "its budget")
         if budget is not None and budget != stored:
             raise DpvalueError(f"budget must be the one that the ledger was started with, {stored}; got {budget}")
         return stored
@@ -183,18 +196,21 @@ class Ledger:
                 "SELECT request, bytes FROM entries WHERE purpose = ? AND round = ?", (self.purpose, round_)
             ).fetchone()
             if found is not None:
+                list(_entries(database))  # nothing is served from a damaged ledger
                 if found[0] != request:
                     raise DpvalueError(
                         f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
                         "a purpose of its own, and is charged"
                     )
-                return bytes(found[1])
+                if not isinstance(found[1], bytes):
+                    raise DpvalueError(f"the ledger {str(self.path)!r} is damaged: what it kept is not bytes")
+                return found[1]
             entries = list(_entries(database))
             self._require_room(entries, charge)
             made = make()
             number = len(entries) + 1
             row = number, self.purpose, round_, request, json.dumps(asdict(charge)), datetime.now(UTC).isoformat()
-            digest = _digest(entries[-1].digest if entries else _START, row, made)
+            digest = _digest(entries[-1].digest if entries else self._start, row, made)
             database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, made, digest))
         return made  # after the commit: the disk has it
 
@@ -215,7 +231,9 @@ class Ledger:
     def _epsilon(self, charges: list[Charge]) -> float:
         """What charges spend together, in the budget's terms."""
         budget = self.budget
-        releases = [(one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases) for one in charges]
+        releases = [
+            (one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases_for(budget)) for one in charges
+        ]
         if budget.delta == 0 and any(law == "gaussian" for law, _, _ in releases):
             return float("inf")
         return accounting.total_epsilon(releases, budget.delta)
@@ -233,17 +251,23 @@ class Ledger:
     def head(self) -> str:
         """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest."""
         entries = self.entries()
-        return f"{len(entries)}:{entries[-1].digest if entries else _START}"
+        return f"{len(entries)}:{entries[-1].digest if entries else self._start}"
+
+    @property
+    def _start(self) -> str:
+        """Where the chain starts: the budget, so that it cannot be changed unnoticed."""
+        whole = json.dumps([FORMAT_VERSION, asdict(self.budget)])
+        return hashlib.sha256(whole.encode()).hexdigest()
 
     def verify(self, head: str | None = None) -> int:
         """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries."""
-        previous, digests = _START, [_START]
+        previous, digests = self._start, [self._start]
         with self._transaction() as database:
             rows = database.execute(
                 "SELECT number, purpose, round, request, charge, time, bytes, digest FROM entries ORDER BY number"
             ).fetchall()
         for place, (*row, made, digest) in enumerate(rows, start=1):
-            if row[0] != place or _digest(previous, tuple(row), made) != digest:
+            if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
                 raise DpvalueError(f"entry {place} of the ledger {str(self.path)!r} has been altered, or is missing")
             previous = digest
             digests.append(digest)
@@ -262,9 +286,17 @@ class Ledger:
 def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
     rows = database.execute("SELECT number, purpose, round, request, charge, time, digest FROM entries ORDER BY number")
     for number, purpose, round_, request, charge, time, digest in rows:
-        yield Entry(number, purpose, round_, request, Charge(**json.loads(charge)), time, digest)
+        yield Entry(number, purpose, round_, request, _parsed(Charge, charge, f"entry {number}"), time, digest)
+
+
+def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
+    """What a cell holds, as a `Charge` or a `Privacy`."""
+    try:
+        return kind(**json.loads(str(text)))
+    except (TypeError, ValueError):  # not JSON, not an object, or not of its fields
+        raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
 
 
 def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
     content = hashlib.sha256(made).hexdigest()
-    return hashlib.sha256(json.dumps([previous, *row, content]).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *map(str, row), content]).encode()).hexdigest()

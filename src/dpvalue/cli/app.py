@@ -1,0 +1,55 @@
+"""What all commands share: the application, how they print, and how they fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from dpvalue import DpvalueError, __version__
+
+app = typer.Typer(
+    help="What is each party's data worth to a model? Values under differential privacy.",
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,  # a traceback must not print private rows
+    rich_markup_mode=None,
+)
+out = Console(highlight=False, soft_wrap=True, markup=False)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        out.print(f"dpvalue {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """What is each party's data worth to a model? Values under differential privacy."""
+
+
+def option(text: str, *names: str) -> Any:
+    """Return an option whose text says what its default is."""
+    return typer.Option(*names, help=text, show_default=False)
+
+
+def argument() -> Any:
+    """Return an argument that the text of its command describes: a list of its own would take half a screen."""
+    return typer.Argument(hidden=True)
+
+
+@contextmanager
+def failing_clearly() -> Iterator[None]:
+    """Turn what is wrong with the input into one line and exit code 2."""
+    try:
+        yield
+    except DpvalueError as error:
+        Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"error: {error}")
+        raise typer.Exit(2) from None

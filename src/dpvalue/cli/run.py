@@ -1,0 +1,189 @@
+"""`dpvalue run`, `revalue` and `report`: from files to values and a page to look at."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.errors import DpvalueError
+
+if TYPE_CHECKING:
+    from dpvalue.plan_page import Plan
+    from dpvalue.tabular.execute import Done
+    from dpvalue.tabular.job import Job
+
+Text = str | None
+
+
+@app.command()
+def run(
+    train: Annotated[list[str] | None, argument()] = None,
+    test: Annotated[Text, option("The public file: trusted rows that judge.")] = None,
+    target: Annotated[Text, option("The column of labels.")] = None,
+    epsilon: Annotated[float | None, option("Privacy budget; 1.")] = None,
+    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
+    group: Annotated[Text, option("Value data sets: the column that names them.")] = None,
+    unit: Annotated[Text, option("Protect each party (default), record or person.")] = None,
+    person: Annotated[Text, option("The column of persons' ids, for unit person.")] = None,
+    semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
+    schedule: Annotated[Text, option("replay (default), lagged, or a schedule of the paper.")] = None,
+    permutations: Annotated[int | None, option("The most to walk; 1000.")] = None,
+    delta: Annotated[float | None, option("Of Gaussian noise; 5e-5.")] = None,
+    neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
+    mechanism: Annotated[Text, option("auto (default), gaussian or laplace.")] = None,
+    task: Annotated[Text, option("classification or regression; else inferred.")] = None,
+    drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
+    truth: Annotated[Text, option("Column of 0 and 1: a known answer to compare with.")] = None,
+    no_privacy: Annotated[bool, option("Protect nothing; exposes data.", "--no-privacy")] = False,
+    ledger: Annotated[Text, option("Charge releases to this ledger.")] = None,
+    budget: Annotated[float | None, option("Epsilon of a new ledger, for all runs.")] = None,
+    purpose: Annotated[Text, option("Names the ledger's slots for this question.")] = None,
+    seed: Annotated[int | None, option("Seed of public randomness.")] = None,
+    config: Annotated[Path | None, option("A TOML file with any of these options.")] = None,
+    overwrite: Annotated[bool, option("Replace results in the folder.", "--overwrite")] = False,
+    yes: Annotated[bool, option("Do not ask before spending.", "--yes")] = False,
+) -> None:
+    """Value the rows of a private file, and write values and a report.
+
+    TRAIN is CSV (any separator, gzipped too), Parquet or NPZ. Several files are one party each.
+
+    Example: dpvalue run train.csv --test test.csv --target label --epsilon 3 --out results
+    """
+    given: dict[str, Any] = {
+        "train": train, "test": test, "target": target, "epsilon": epsilon, "group": group, "unit": unit,
+        "person": person, "semivalue": semivalue, "schedule": schedule, "permutations": permutations, "delta": delta,
+        "neighbours": neighbours, "mechanism": mechanism, "task": task, "drop": drop, "truth": truth,
+        "private": False if no_privacy else None, "ledger": ledger, "budget": budget, "purpose": purpose, "seed": seed,
+    }  # fmt: skip
+    with failing_clearly():
+        from dpvalue.tabular.config import make_config, read_config
+        from dpvalue.tabular.folder import require_free
+        from dpvalue.tabular.job import open_job
+
+        stored = {} if config is None else read_config(config)
+        options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
+        require_free(out_, overwrite)
+        began = time.perf_counter()
+        job = open_job(options)
+        plan = job.plan() if options.privacy is not None else None
+        seconds = {"plan": time.perf_counter() - began}
+        _show(job, plan)
+        _confirm(yes, options.privacy is not None)
+        done = run_job(job, plan, out_, seconds)
+        show_done(done)
+
+
+def run_job(job: Job, plan: Plan | None, folder: Path, seconds: dict[str, float]) -> Done:
+    """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
+    from dpvalue.progress import reporting
+    from dpvalue.tabular.execute import Interrupted, execute
+
+    try:
+        with reporting(progress=True) as report:
+            return execute(job, plan, folder, report, seconds)
+    except Interrupted as stopped:
+        out.print(str(stopped), markup=False)
+        raise typer.Exit(130) from None
+
+
+def _show(job: Job, plan: Plan | None) -> None:
+    config, rows = job.config, sum(one.rows for one in job.peeks)
+    parts = f"{len(config.train)} files, one party each" if len(config.train) > 1 else "1 file"
+    if config.group is not None:
+        parts += f", parties by {config.group!r}"
+    out.print(f"private: {rows} rows in {parts} (so far only header and number of rows were read)", markup=False)
+    inferred = "" if config.task != "auto" else ", as its target shows"
+    out.print(f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model", markup=False)
+    if plan is None:
+        out.print("no differential privacy: values, table and report will expose the private rows")
+    else:
+        out.print(f"\n{plan}\n", markup=False)
+
+
+def _confirm(yes: bool, private: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise DpvalueError("not on a terminal nobody is asked: give --yes to go on")
+    typer.confirm("Spend it?" if private else "Go on without privacy?", abort=True)
+
+
+def show_done(done: Done, finding: str = "") -> None:
+    """Print the extremes, a finding if there is one, the guarantee, and where the files are."""
+    from rich import box
+    from rich.table import Table as Grid
+
+    name = done.facts["semivalues"][0]
+    grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    grid.add_column("rank", justify="right")
+    grid.add_column("party")
+    grid.add_column("value", justify="right")
+    grid.add_column("± DP noise", justify="right")
+    frame = done.values.sort_values("rank")
+    shown = frame if len(frame) <= 12 else frame.iloc[[*range(3), *range(len(frame) - 7, len(frame))]]
+    for place, (_, row) in enumerate(shown.iterrows()):
+        if len(frame) > 12 and place == 3:
+            grid.add_row("...", "", "", "")
+        noise = f"{row[f'{name}_noise']:.3g}" if f"{name}_noise" in frame else "none"
+        grid.add_row(str(row["rank"]), str(row["party"]), f"{row[name]:+.4g}", noise)
+    out.print(grid)
+    found = done.facts["detection"]
+    if found is not None:
+        out.print(
+            f"finding {found['column']!r}: AUC {found['auc']:.3f}, {found['precision']:.0%} of the {found['k']} lowest",
+            markup=False,
+        )
+    if finding:
+        out.print(finding, markup=False)
+    out.print(done.facts["sentence"], markup=False)
+    out.print(f"written to {done.folder}: values.csv, run.toml, run.json, table.safetensors", markup=False)
+    out.print(f"report: {done.folder / 'report.html'}", markup=False)
+
+
+@app.command()
+def revalue(
+    folder: Annotated[Path, argument()],
+    semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
+    test: Annotated[Path | None, option("Another public file to judge by.")] = None,
+    out_: Annotated[Path | None, option("Where to write; a folder inside by default.", "--out")] = None,
+    overwrite: Annotated[bool, option("Replace results in that folder.", "--overwrite")] = False,
+) -> None:
+    """Other values from the private table of a run: free, and without any private file.
+
+    FOLDER is one that dpvalue run has written.
+
+    Example: dpvalue revalue results --semivalue banzhaf --test other.csv
+    """
+    with failing_clearly():
+        from dpvalue.progress import reporting
+        from dpvalue.tabular.execute import revalue as value_again
+        from dpvalue.tabular.folder import open_folder, require_free
+
+        if out_ is not None:
+            require_free(out_, overwrite)
+        with reporting(progress=True) as report:
+            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, report)
+        show_done(done)
+
+
+@app.command()
+def report(folder: Annotated[Path, argument()]) -> None:
+    """Make report.html of a folder again, from its values.csv and run.json.
+
+    FOLDER is one that dpvalue run has written.
+
+    Example: dpvalue report results
+    """
+    with failing_clearly():
+        from dpvalue.report import report_page
+        from dpvalue.tabular.folder import open_folder
+
+        found = open_folder(folder)
+        page = folder / "report.html"
+        page.write_text(report_page(found.values(), found.facts), encoding="utf-8")
+    out.print(f"report: {page}", markup=False)

@@ -1,0 +1,132 @@
+"""Charts as SVG, drawn without any library; colours come from the page's style, in light and dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+import numpy as np
+
+from dpvalue.semivalues import Floats
+
+_WIDTH, _HEIGHT = 460, 270
+_LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 44
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A line of a chart; `style` is a class of the page's style. Bands are (class, lower, upper)."""
+
+    label: str
+    style: str
+    x: Floats
+    y: Floats
+    bands: Sequence[tuple[str, Floats, Floats]] = field(default_factory=tuple)
+
+
+def line_chart(name: str, title: str, lines: Sequence[Line], x_label: str, y_label: str) -> str:
+    """Return a chart of lines with their bands; `name` is the id of its element, `title` is read aloud."""
+    xs = np.concatenate([line.x for line in lines])
+    edges = [line.y for line in lines] + [edge for line in lines for _, *band in line.bands for edge in band]
+    frame = _Frame.around(xs, np.concatenate(edges))
+    parts = [frame.axes(x_label, y_label)]
+    for line in lines:
+        for style, lower, upper in line.bands:
+            there = list(zip(line.x, upper, strict=True))
+            back = list(zip(line.x, lower, strict=True))[::-1]
+            parts.append(f'<path class="band {style}" d="{frame.path(there + back)}Z"/>')
+        parts.append(f'<path class="line {line.style}" d="{frame.path(list(zip(line.x, line.y, strict=True)))}"/>')
+        if len(line.x) <= 40:
+            parts += [
+                f'<circle class="dot {line.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
+                for x, y in zip(line.x, line.y, strict=True)
+            ]
+    return _svg(name, title, parts)
+
+
+def histogram(name: str, title: str, values: Floats, x_label: str) -> str:
+    """Return a histogram of values over parties."""
+    counts, edges = np.histogram(values, bins=min(40, max(5, round(np.sqrt(len(values)) * 1.5))))
+    frame = _Frame.around(edges, np.array([0.0, float(counts.max())]))
+    parts = [frame.axes(x_label, "parties")]
+    for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
+        if count:
+            x, width = frame.x(left), max(1.0, frame.x(right) - frame.x(left) - 1)
+            top, bottom = frame.y(float(count)), frame.y(0.0)
+            parts.append(
+                f'<rect class="bar" x="{x:.1f}" y="{top:.1f}" width="{width:.1f}" height="{bottom - top:.1f}">'
+                f"<title>{count} parties from {left:.3g} to {right:.3g}</title></rect>"
+            )
+    return _svg(name, title, parts)
+
+
+def _svg(name: str, title: str, parts: list[str]) -> str:
+    inside = "".join(parts)
+    return (
+        f'<svg id="{name}" class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title">'
+        f'<title id="{name}-title">{escape(title)}</title>{inside}</svg>'
+    )
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The plotting area: from data to places on the page."""
+
+    low: tuple[float, float]
+    high: tuple[float, float]
+
+    @classmethod
+    def around(cls, x: Floats, y: Floats) -> _Frame:
+        low, high = [], []
+        for numbers in (x, y):
+            finite = numbers[np.isfinite(numbers)]
+            least, most = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+            room = (most - least) * 0.03 or max(abs(most), 1.0) * 0.1
+            low.append(least - room)
+            high.append(most + room)
+        return cls((low[0], low[1]), (high[0], high[1]))
+
+    def x(self, value: float) -> float:
+        """The place of a value from the left."""
+        return _LEFT + (value - self.low[0]) / (self.high[0] - self.low[0]) * (_WIDTH - _LEFT - _RIGHT)
+
+    def y(self, value: float) -> float:
+        """The place of a value from the top."""
+        return _HEIGHT - _BOTTOM - (value - self.low[1]) / (self.high[1] - self.low[1]) * (_HEIGHT - _TOP - _BOTTOM)
+
+    def path(self, points: list[tuple[float, float]]) -> str:
+        """The commands of a path through points; what is not finite is left out."""
+        steps = [f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points if np.isfinite(x) and np.isfinite(y)]
+        return "M" + "L".join(steps) if steps else ""
+
+    def axes(self, x_label: str, y_label: str) -> str:
+        """Grid lines, ticks and labels."""
+        bottom, right = _HEIGHT - _BOTTOM, _WIDTH - _RIGHT
+        parts = []
+        for tick in _ticks(self.low[1], self.high[1]):
+            place = self.y(tick)
+            zero = " zero" if tick == 0 else ""
+            parts.append(f'<line class="grid{zero}" x1="{_LEFT}" x2="{right}" y1="{place:.1f}" y2="{place:.1f}"/>')
+            parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{place + 4:.1f}" text-anchor="end">{tick:g}</text>')
+        for tick in _ticks(self.low[0], self.high[0]):
+            place = self.x(tick)
+            parts.append(f'<text class="tick" x="{place:.1f}" y="{bottom + 17}" text-anchor="middle">{tick:g}</text>')
+        middle, centre = (_LEFT + right) / 2, (_TOP + bottom) / 2
+        parts.append(
+            f'<text class="label" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>'
+        )
+        parts.append(
+            f'<text class="label" transform="translate(14 {centre}) rotate(-90)" text-anchor="middle">'
+            f"{escape(y_label)}</text>"
+        )
+        return "".join(parts)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """A few round numbers between two."""
+    rough = (high - low) / 4
+    power = 10.0 ** np.floor(np.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    first = np.ceil(low / step)
+    return [float(f"{number * step:.10g}") + 0.0 for number in np.arange(first, np.floor(high / step) + 1)]

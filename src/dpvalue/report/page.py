@@ -1,0 +1,260 @@
+"""The page itself: what was promised, what was found, how sure it is, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpvalue.report.charts import Line, histogram, line_chart
+from dpvalue.semivalues import Floats
+
+if TYPE_CHECKING:
+    import pandas
+
+_MOST_ROWS = 5000
+_MOST_POINTS = 1000
+_PROTECTED = {"party": "all data of each party", "record": "each record", "person": "each person's records"}
+_CURVES = {
+    "removal": "Utility as parties are removed.",
+    "addition": "Utility as parties are added.",
+}
+
+
+def report_page(values: pandas.DataFrame, facts: dict[str, Any]) -> str:
+    """Return the report as HTML, from what `values.csv` and `run.json` of an output folder hold."""
+    names = list(facts["semivalues"])
+    main = names[0]
+    sections = [
+        _promise(facts),
+        _curve(values, main, facts),
+        _table(values, names),
+        _tasks(facts),
+        _detection(facts),
+        _ceilings(facts),
+        _repeat(facts),
+    ]
+    assets = files("dpvalue.report")
+    style, script = ((assets / name).read_text(encoding="utf-8") for name in ("style.css", "table.js"))
+    title = f"Data values of {len(values)} parties"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<h1>{escape(title)}</h1>
+<p class="soft">{escape(_summary(facts))}</p>
+{"".join(section for section in sections if section)}
+</main>
+<script type="application/json" id="rows">{_json(_rows(values, names))}</script>
+<script>
+{script}</script>
+</body>
+</html>
+"""
+
+
+def _summary(facts: dict[str, Any]) -> str:
+    walked = f"{facts['walks']} permutations" if facts["walks"] else "exact, all coalitions"
+    return (
+        f"What each party's data is worth to a {facts['model']} model ({facts['task']}), judged on "
+        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made'][:10]} by "
+        f"dpvalue {facts['versions']['dpvalue']}."
+    )
+
+
+def _promise(facts: dict[str, Any]) -> str:
+    spent = facts["guarantee"]
+    sentence = escape(facts["sentence"])
+    if not spent["private"]:
+        return f'<section class="promise none"><h2>Guarantee</h2><p class="big">{sentence}</p></section>'
+    numbers = {
+        "protected": _PROTECTED[spent["unit"]],
+        "neighbours": spent["neighbours"],
+        "epsilon": f"{spent['epsilon']:.4g}",
+        "delta": f"{spent['delta']:.4g}",
+        "mu": "pure (none)" if spent["mu"] is None else f"{spent['mu']:.4g}",
+        "mechanism": f"{spent['mechanism']}, {spent['releases']} release(s) a party",
+        "an attacker's advantage": f"at most {spent['advantage']:.2g}",
+    }
+    ledger = facts["ledger"]
+    if ledger is not None:
+        numbers["ledger: spent so far"] = f"epsilon = {ledger['spent']:.4g} of {ledger['epsilon']:.4g}"
+        numbers["ledger: head to keep"] = ledger["head"][:20] + "..."
+    return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_facts(numbers)}</section>'
+
+
+def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
+    found = values.sort_values(name, ascending=False, kind="stable")
+    if len(found) > _MOST_POINTS:
+        found = found.iloc[np.linspace(0, len(found) - 1, _MOST_POINTS).astype(int)]
+    place = found["rank"].to_numpy(dtype=np.float64)
+    y, errors, noise = (_numbers(found, f"{name}{ending}") for ending in ("", "_mc_error", "_noise"))
+    bands = [("noise", y - noise, y + noise), ("error", y - errors, y + errors)]
+    line = Line(name, "", place, y, bands)
+    chart = line_chart("values-chart", f"{name} values by rank", [line], "party, by rank", f"{name} value")
+    text = f"The values in descending order. Median DP noise {np.nanmedian(noise):.3g}, Monte Carlo error "
+    text += f"{np.nanmedian(errors):.3g}, spread of the values {np.nanstd(y):.3g}."
+    if facts["guarantee"]["private"] and np.nanmedian(noise) > np.nanstd(y):
+        text += " The noise is larger than the spread: single values mean little here."
+    everyone = _numbers(values, name)
+    bars = histogram(
+        "histogram-chart", f"Distribution of {name} values", everyone[np.isfinite(everyone)], f"{name} value"
+    )
+    keys = [("line", name), ("band", "± DP noise (one standard deviation)"), ("band error", "± Monte Carlo error")]
+    return (
+        f"<section><h2>Values</h2>{_keys(keys)}"
+        f'<div class="pair"><figure>{chart}<figcaption>{escape(text)}</figcaption></figure><figure>{bars}'
+        "<figcaption>How many parties have which value. Not split by class: a private row's class is private."
+        "</figcaption></figure></div></section>"
+    )
+
+
+def _table(values: pandas.DataFrame, names: list[str]) -> str:
+    heads = "".join(
+        f'<th scope="col"><button type="button">{escape(head)}</button></th>' for head in _columns(values, names)
+    )
+    note = ""
+    if len(values) > _MOST_ROWS:
+        note = f'<p class="soft">The {_MOST_ROWS // 2} highest and lowest of {len(values)}; all are in values.csv.</p>'
+    return (
+        '<section><h2>Parties</h2><div class="tools"><label for="search">Find a party</label>'
+        '<input id="search" type="search" autocomplete="off"><span id="shown" class="soft" role="status"></span></div>'
+        f'{note}<div class="scroll" tabindex="0" role="region" aria-label="Values of the parties"><table id="parties">'
+        f"<thead><tr>{heads}</tr></thead><tbody></tbody></table></div>"
+        '<p><button id="more" type="button" hidden>Show more</button></p></section>'
+    )
+
+
+def _columns(values: pandas.DataFrame, names: list[str]) -> list[str]:
+    heads = ["party", "rank"]
+    for name in names:
+        heads += [name, "MC error", "DP noise"] if f"{name}_noise" in values else [name, "MC error"]
+    return heads
+
+
+def _rows(values: pandas.DataFrame, names: list[str]) -> list[list[Any]]:
+    columns = ["party", "rank"]
+    for name in names:
+        columns += [column for column in (name, f"{name}_mc_error", f"{name}_noise") if column in values]
+    frame = values[columns].sort_values("rank")
+    if len(frame) > _MOST_ROWS:
+        half = _MOST_ROWS // 2
+        frame = frame.iloc[[*range(half), *range(len(frame) - half, len(frame))]]
+    return [[_plain(cell) for cell in row] for row in frame.itertuples(index=False)]
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, str | bool):
+        return cell
+    number = float(cell)
+    if not np.isfinite(number):
+        return None
+    return int(number) if number == int(number) and abs(number) < 2**53 else float(f"{number:.6g}")
+
+
+def _tasks(facts: dict[str, Any]) -> str:
+    figures = []
+    for kind, text in _CURVES.items():
+        found = [curve for curve in facts["curves"] if curve["kind"] == kind]
+        if not found:
+            continue
+        lines = []
+        for curve in found:
+            x, y, spread = (np.array(curve[key], dtype=float) for key in ("shares", "mean", "spread"))
+            bands = [("random", y - spread, y + spread)] if spread.any() else []
+            lines.append(Line(curve["order"], curve["order"], x, y, bands))
+        done = "removed" if kind == "removal" else "added"
+        chart = line_chart(f"{kind}-chart", text, lines, f"share of parties {done}", "utility")
+        raw = "From the private table. Values and curve share its noise, which drives high and low apart."
+        if found[0]["retrained"]:
+            raw = "Models trained anew on raw rows: only without privacy."
+        figures.append(f"<figure>{chart}<figcaption>{escape(text)} {escape(raw)}</figcaption></figure>")
+    if not figures:
+        return ""
+    keys = [("line high", "highest values first"), ("line low", "lowest first"), ("line random", "random order")]
+    return f'<section><h2>Without them, with them</h2>{_keys(keys)}<div class="pair">{"".join(figures)}</div></section>'
+
+
+def _detection(facts: dict[str, Any]) -> str:
+    found = facts["detection"]
+    if found is None:
+        return ""
+    numbers = {
+        f"AUC ({found['column']})": f"{found['auc']:.3f}",
+        f"precision among the {found['k']} lowest": f"{found['precision']:.0%}",
+        "known to be corrupted": str(found["corrupted"]),
+        "by chance": f"AUC 0.5, precision {found['chance']:.0%}",
+    }
+    return f"<section><h2>Finding the known answer</h2>{_facts(numbers)}</section>"
+
+
+def _ceilings(facts: dict[str, Any]) -> str:
+    plan = facts["plan"]
+    if plan is None:
+        return ""
+    expected, ceiling = plan["expected_auc"], plan["ceiling"]
+    unit, many = facts["guarantee"]["unit"], plan["records"] > 1
+    units = {"party": "parties", "record": "records", "person": "persons"}[unit]
+    rows = [f"No method at all finds single corrupted {units} with a mean AUC above {ceiling:.3f} at this budget."]
+    meter = ""
+    if expected is not None:
+        planted = "half of their labels wrong" if many else "a wrong label"
+        rows.append(f"Parties with {planted} were expected to be found with an AUC of {expected:.3f}, by rehearsal.")
+        if plan["efficiency"] is not None:
+            share = max(0.0, min(1.0, plan["efficiency"]))
+            meter = (
+                f'<div class="meter" role="img" aria-label="{share:.0%} of what the budget allows"><i style="width:'
+                f'{share:.0%}"></i></div><p>{share:.0%} of the way from chance to the ceiling.</p>'
+            )
+    rows.append(plan["advice"])
+    return (
+        f"<section><h2>What the budget allows</h2>{''.join(f'<p>{escape(row)}</p>' for row in rows)}{meter}</section>"
+    )
+
+
+def _repeat(facts: dict[str, Any]) -> str:
+    seconds = ", ".join(f"{name} {spent:.2g} s" for name, spent in facts["seconds"].items())
+    return (
+        "<section><h2>How it was made</h2>"
+        f"<p>{escape(facts['how'])}. Time: {escape(seconds)}. Public seed {facts['seed']}.</p>"
+        f"<pre>{escape(facts['toml'])}</pre></section>"
+    )
+
+
+def _facts(numbers: dict[str, str]) -> str:
+    """Names and numbers, as a list of terms."""
+    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(number)}</dd></div>" for name, number in numbers.items())
+    return f"<dl>{''.join(items)}</dl>"
+
+
+def _keys(keys: list[tuple[str, str]]) -> str:
+    def sample(style: str) -> str:
+        if style.startswith("line"):
+            return f'<svg aria-hidden="true" viewBox="0 0 36 12"><path class="{style}" d="M0 6H36"/></svg>'
+        return f'<svg aria-hidden="true" viewBox="0 0 36 12"><rect class="{style}" width="36" height="12"/></svg>'
+
+    return '<ul class="keys">' + "".join(f"<li>{sample(style)}{escape(text)}</li>" for style, text in keys) + "</ul>"
+
+
+def _numbers(frame: pandas.DataFrame, column: str) -> Floats:
+    """A column as numbers; zeros where there is none."""
+    if column not in frame:
+        return np.zeros(len(frame))
+    found: Floats = frame[column].to_numpy(dtype=np.float64)
+    return found
+
+
+def _json(content: Any) -> str:
+    """JSON that can stand in a script element: nothing in it ends the element."""
+    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")

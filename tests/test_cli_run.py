@@ -1,0 +1,352 @@
+"""`dpvalue run` and its kin, called as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpvalue as dpv
+
+COMMAND = str(Path(sys.executable).with_name("dpvalue"))
+FILES = ["report.html", "run.json", "run.toml", "table.safetensors", "values.csv"]
+
+
+def dpvalue(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [COMMAND, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def made(rows: int, seed: int, flip: float = 0.0) -> pd.DataFrame:
+    """People with an age, a town and an income, some of it missing; a label that age and town decide."""
+    generator = np.random.default_rng(seed)
+    age, town = generator.normal(50, 12, rows).round(), generator.choice(["north", "south", "east"], rows)
+    income = generator.lognormal(10, 0.5, rows).round(2)
+    label = (age - 50) / 12 + 1.2 * (town == "south") + generator.normal(0, 0.4, rows) > 0.4
+    wrong = generator.random(rows) < flip
+    frame = pd.DataFrame({"age": age, "town": town, "income": income, "label": np.where(label ^ wrong, "yes", "no")})
+    frame.loc[generator.random(rows) < 0.05, "age"] = np.nan
+    frame.loc[generator.random(rows) < 0.05, "town"] = None
+    frame["wrong"] = wrong.astype(int)
+    return frame
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made(120, 1, flip=0.3).to_csv(tmp_path / "train.csv", index=False)
+    made(150, 2).drop(columns="wrong").to_csv(tmp_path / "test.csv", index=False, sep=";")
+    return tmp_path
+
+
+BASIC = ("run", "train.csv", "--test", "test.csv", "--target", "label")
+
+
+def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) -> None:
+    done = dpvalue(*BASIC, "--epsilon", "4", "--truth", "wrong", "--out", "results", "--yes", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "120 rows in 1 file (so far only header and number of rows were read)" in done.stdout
+    assert "classification, as its target shows, logistic model" in done.stdout
+    assert "expected AUC" in done.stdout
+    assert "finding 'wrong': AUC 0." in done.stdout
+    assert done.stdout.splitlines()[-1] == "report: results/report.html"
+    assert sorted(file.name for file in (folder / "results").iterdir()) == FILES
+    values = pd.read_csv(folder / "results" / "values.csv")
+    assert list(values.columns) == ["party", "shapley", "shapley_mc_error", "shapley_noise", "rank"]
+    assert sorted(values["rank"]) == list(range(1, 121))
+    facts = json.loads((folder / "results" / "run.json").read_text())
+    assert facts["guarantee"]["epsilon"] == 4.0
+    assert facts["detection"]["auc"] > 0.6
+    assert set(facts["versions"]) == {"dpvalue", "python", "torch"}
+    options = tomllib.loads((folder / "results" / "run.toml").read_text())
+    assert options["epsilon"] == 4.0
+    assert options["truth"] == "wrong"
+    table = dpv.load(folder / "results" / "table.safetensors")
+    assert table.guarantee.epsilon == 4.0
+
+    again = dpvalue("run", "--config", "results/run.toml", "--out", "results", "--yes", cwd=folder)
+    assert again.returncode == 2
+    assert again.stderr == "error: results holds results already: name another folder, or give --overwrite\n"
+    again = dpvalue("run", "--config", "results/run.toml", "--out", "results", "--yes", "--overwrite", cwd=folder)
+    assert again.returncode == 0, again.stderr
+    assert (folder / "results" / "run.toml").read_text().count("epsilon = 4.0") == 1
+    assert pd.read_csv(folder / "results" / "values.csv")["shapley"].tolist() != values["shapley"].tolist()
+
+    (folder / "train.csv").unlink()  # from here on the private file is not needed
+    other = dpvalue("revalue", "results", "--semivalue", "banzhaf", "--test", "test.csv", cwd=folder)
+    assert other.returncode == 0, other.stderr
+    inside = folder / "results" / "revalue-banzhaf-test"
+    assert sorted(file.name for file in inside.iterdir()) == FILES
+    assert "banzhaf" in pd.read_csv(inside / "values.csv").columns
+    assert json.loads((inside / "run.json").read_text())["guarantee"] == facts["guarantee"]
+    page = folder / "results" / "report.html"
+    before = page.read_text()
+    page.unlink()
+    assert dpvalue("report", "results", cwd=folder).stdout == "report: results/report.html\n"
+    assert page.read_text() == before
+
+
+@pytest.mark.slow
+def test_data_sets_by_group_and_by_file(folder: Path) -> None:
+    frame = made(120, 3)
+    frame["site"] = [f"site {row % 4}" for row in range(120)]
+    frame.to_csv(folder / "sites.csv.gz", index=False)
+    privacy = ("--unit", "record", "--epsilon", "2", "--semivalue", "shapley", "--semivalue", "loo")
+    grouped = dpvalue(
+        "run", "sites.csv.gz", "--test", "test.csv", "--target", "label", "--group", "site", *privacy, "--out", "a",
+        "--yes", cwd=folder,
+    )  # fmt: skip
+    assert grouped.returncode == 0, grouped.stderr
+    assert pd.read_csv(folder / "a" / "values.csv")["party"].tolist() == [f"site {i}" for i in range(4)]
+    assert "Each record of each party is protected" in grouped.stdout
+    for number in range(3):
+        made(40, 10 + number).to_parquet(folder / f"seller{number}.parquet")
+    sellers = dpvalue(
+        "run", *(f"seller{i}.parquet" for i in range(3)), "--test", "test.csv", "--target", "label", *privacy,
+        "--out", "b", "--yes", cwd=folder,
+    )  # fmt: skip
+    assert sellers.returncode == 0, sellers.stderr
+    assert pd.read_csv(folder / "b" / "values.csv")["party"].tolist() == [f"seller{i}" for i in range(3)]
+    assert "120 rows in 3 files, one party each" in sellers.stdout
+
+
+@pytest.mark.slow
+def test_regression_persons_and_no_privacy(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(0, 1, (90, 2))
+    frame = pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "price": X @ [1.0, 2.0] + generator.normal(0, 0.1, 90)})
+    frame["who"] = [f"p{row // 2}" for row in range(90)]
+    frame["shop"] = [f"s{row // 12}" for row in range(90)]
+    np.savez(folder / "public.npz", a=frame["a"][60:], b=frame["b"][60:], price=frame["price"][60:])
+    frame[:60].to_csv(folder / "shops.csv", index=False)
+    base = ("run", "shops.csv", "--test", "public.npz", "--target", "price", "--group", "shop", "--yes")
+    persons = dpvalue(*base, "--unit", "person", "--person", "who", "--out", "p", cwd=folder)
+    assert persons.returncode == 0, persons.stderr
+    assert "regression, as its target shows, linear model" in persons.stdout
+    assert "All records of each person" in persons.stdout
+    exposed = dpvalue(*base, "--no-privacy", "--permutations", "40", "--out", "n", cwd=folder)
+    assert exposed.returncode == 0, exposed.stderr
+    assert "No differential privacy" in exposed.stdout
+    facts = json.loads((folder / "n" / "run.json").read_text())
+    assert all(curve["retrained"] for curve in facts["curves"])
+    assert "only without privacy" in (folder / "n" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
+    charged = (*BASIC, "--epsilon", "1", "--ledger", "my.ledger", "--yes")
+    first = dpvalue(*charged, "--budget", "1.5", "--out", "a", cwd=folder)
+    assert first.returncode == 0, first.stderr
+    assert "Charged to a ledger, which holds all runs" in first.stdout
+    assert json.loads((folder / "a" / "run.json").read_text())["ledger"]["spent"] == pytest.approx(1.0, abs=1e-3)
+    again = dpvalue(*charged, "--out", "b", cwd=folder)  # the same question: the same answer, for nothing
+    assert again.returncode == 0, again.stderr
+    one, two = (pd.read_csv(folder / name / "values.csv")["shapley"] for name in "ab")
+    assert one.tolist() == two.tolist()
+    over = dpvalue(*charged, "--purpose", "second", "--out", "c", cwd=folder)
+    assert over.returncode == 2
+    assert over.stderr.startswith("error: the budget does not allow this release: epsilon = 0.9999 is spent")
+    assert not (folder / "c").exists()
+
+
+def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
+    """Arguments that are wrong, and the line that says so."""
+    frame = made(30, 5)
+    frame.drop(columns="label").to_csv(folder / "no-target.csv", index=False)
+    (folder / "empty.csv").write_text("")
+    made(40, 6).assign(label="yes").drop(columns="wrong").to_csv(folder / "one-class.csv", index=False)
+    (folder / "latin.csv").write_bytes("age;town;income;label\n1;Zürich;2;no\n".encode("latin-1"))
+    (folder / "twice.csv").write_text("age,age,town,income,label\n1,2,north,3,no\n")
+    frame.assign(income=np.inf).to_csv(folder / "infinite.csv", index=False)
+    made(40, 7).drop(columns=["income", "wrong"]).to_csv(folder / "fewer.csv", index=False)
+    frame.rename(columns={"town": "city"}).to_csv(folder / "other.csv", index=False)
+    frame.assign(label="maybe").to_csv(folder / "labels.csv", index=False)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "mine.txt").write_text("keep")
+    (folder / "bad.toml").write_text("epsilon = [")
+    test = ["--test", "test.csv", "--target", "label"]
+    return {
+        "missing file": (["none.csv", *test], "there is no file none.csv"),
+        "missing target": (["no-target.csv", *test], "no-target.csv has no column 'label'"),
+        "no such target": (
+            ["train.csv", "--test", "test.csv", "--target", "y"], "test.csv has no column 'y' for the target",
+        ),
+        "empty": (["empty.csv", *test], "empty.csv is empty"),
+        "one class": (
+            ["train.csv", "--test", "one-class.csv", "--target", "label"],
+            "the target 'label' of one-class.csv has one class only: it takes at least two",
+        ),
+        "non-UTF-8": (["latin.csv", *test], "latin.csv is not a text file in UTF-8"),
+        "duplicate columns": (["twice.csv", *test], "twice.csv has several columns that are called 'age'"),
+        "infinite values": (
+            ["infinite.csv", *test], "the column 'income' holds infinite values; the first is at row 0",
+        ),
+        "test file with other columns": (
+            ["fewer.csv", *test], "fewer.csv has no column 'income'",
+        ),
+        "private file with other columns": (["other.csv", *test], "other.csv has no column 'town'"),
+        "unknown labels": (
+            ["labels.csv", *test],
+            "parties' labels: labels must be among the classes of the public set; not so at row(s) 0, 1, 2, 3, 4, ...",
+        ),
+        "no test": (["train.csv", "--target", "label"], "test must be given: --test, the public file"),
+        "bad epsilon": (["train.csv", *test, "--epsilon", "-1"], "epsilon must be positive, got -1.0"),
+        "bad semivalue": (["train.csv", *test, "--semivalue", "core"], "semivalue must be"),
+        "foreign folder": (
+            ["train.csv", *test, "--out", "notes"], "notes holds other files: name a new folder with --out",
+        ),
+        "bad config": (["--config", "bad.toml"], "bad.toml cannot be read as TOML"),
+        "not confirmed": (
+            ["train.csv", *test, "--out", "unasked"], "not on a terminal nobody is asked: give --yes to go on",
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_line_exit_code_2_and_nothing_half_written(folder: Path) -> None:
+    cases = bad_files(folder)
+    before = sorted(str(path) for path in folder.rglob("*"))
+    for name, (arguments, message) in cases.items():
+        answer = () if name == "not confirmed" else ("--yes",)
+        done = dpvalue("run", *arguments, *answer, cwd=folder)
+        assert done.returncode == 2, (name, done)
+        assert done.stderr.startswith(f"error: {message}"), (name, done.stderr)
+        assert done.stderr.count("\n") == 1, name
+        assert sorted(str(path) for path in folder.rglob("*")) == before, name
+
+
+@pytest.mark.slow
+def test_bad_input_of_the_other_commands(folder: Path) -> None:
+    (folder / "broken").mkdir()
+    (folder / "broken" / "run.json").write_text("{")
+    for arguments, message in (
+        (("revalue", "nowhere"), "nowhere is not a folder that dpvalue run has written"),
+        (("report", "broken"), "broken/run.json has been damaged"),
+        (("plan", "--auc", "2"), "auc must be above 0.5 and below 1, got 2.0"),
+    ):
+        done = dpvalue(*arguments, cwd=folder)
+        assert (done.returncode, done.stderr) == (2, f"error: {message}\n")
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_rows(folder: Path) -> None:
+    generator = np.random.default_rng(0)
+    X = generator.normal(0, 1, (100_000, 3)).round(3)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(label=(X[:, 0] > 0).astype(int))
+    frame.to_csv(folder / "big.csv", index=False)
+    frame[:200].to_csv(folder / "judge.csv", index=False)
+    done = dpvalue(
+        "run", "big.csv", "--test", "judge.csv", "--target", "label", "--permutations", "20", "--delta", "1e-7",
+        "--yes", cwd=folder,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert len(pd.read_csv(folder / "results" / "values.csv")) == 100_000
+    assert (folder / "results" / "report.html").stat().st_size < 2_000_000
+
+
+def typed(arguments: list[str], cwd: Path, answer: bytes, until: bytes) -> tuple[int, str]:
+    """Run a command on a terminal; when `until` is shown, type the answer (or send Ctrl-C)."""
+    child, screen = pty.fork()
+    if child == 0:
+        os.chdir(cwd)
+        os.execv(COMMAND, [COMMAND, *arguments])
+    shown, answered, end = b"", False, time.monotonic() + 200
+    while time.monotonic() < end:
+        if select.select([screen], [], [], 1.0)[0]:
+            try:
+                shown += os.read(screen, 65536)
+            except OSError:  # the other side is closed
+                break
+        if until in shown and not answered:
+            answered = True
+            if answer == b"\x03":
+                os.kill(child, signal.SIGINT)
+            else:
+                os.write(screen, answer)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), shown.decode(errors="replace")
+
+
+@pytest.mark.slow
+def test_on_a_terminal_it_asks(folder: Path) -> None:
+    arguments = [*BASIC, "--epsilon", "2"]
+    code, shown = typed(arguments, folder, b"n\n", b"Spend it?")
+    assert code == 1
+    assert "Abort" in shown
+    assert not (folder / "results").exists()
+    code, shown = typed(arguments, folder, b"y\n", b"Spend it?")
+    assert code == 0, shown
+    assert "walking" in shown  # a bar
+    assert "accuracy" in shown
+    assert (folder / "results" / "values.csv").is_file()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_releases_and_says_how_to_go_on(folder: Path) -> None:
+    made(3000, 1).to_csv(folder / "train.csv", index=False)
+    # Banzhaf values of 3000 rows take far longer than it takes to type.
+    slow = [*BASIC, "--epsilon", "2", "--delta", "1e-6", "--semivalue", "banzhaf", "--permutations", "100000", "--yes"]
+    code, shown = typed(slow, folder, b"\x03", b"walking")
+    assert code == 130, shown
+    assert "stopped; the releases are kept in results: `dpvalue revalue results` goes on" in re.sub(r"\s+", " ", shown)
+    assert sorted(file.name for file in (folder / "results").iterdir()) == ["run.json", "run.toml", "table.safetensors"]
+    none_yet = dpvalue("report", "results", cwd=folder)
+    assert none_yet.stderr.startswith("error: results has no values yet: dpvalue revalue results makes them")
+    table = (folder / "results" / "table.safetensors").read_bytes()
+    done = dpvalue("revalue", "results", "--semivalue", "shapley", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert sorted(file.name for file in (folder / "results").iterdir()) == FILES
+    assert (folder / "results" / "table.safetensors").read_bytes() == table
+
+
+def test_plan_side_by_side(tmp_path: Path) -> None:
+    done = dpvalue("plan", "--parties", "800", "--epsilon", "1", "--auc", "0.8", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = " ".join(done.stdout.split())
+    assert "rows persons organisations" in text
+    assert "0.881" in text
+    assert "per person" in text
+    numbers: dict[str, Any] = json.loads(dpvalue("plan", "--json", cwd=tmp_path).stdout)
+    assert numbers["rows"]["gaussian_ceiling"] == pytest.approx(0.663, abs=5e-4)
+    assert numbers["organisations"]["laplace_noise_per_row"] == pytest.approx(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    ["", "run", "revalue", "report", "plan", "demo", "audit", "bench", "ledger", "ledger show", "ledger verify"],
+)
+def test_help_fits_a_screen_and_has_an_example(command: str, tmp_path: Path) -> None:
+    done = dpvalue(*command.split(), "--help", cwd=tmp_path)
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, lines)) <= 80
+    assert "\\[" not in done.stdout
+    if command not in ("", "ledger"):
+        assert "Example: dpvalue" in done.stdout
+
+
+def test_completion_is_there(tmp_path: Path) -> None:
+    environment = {**os.environ, "_DPVALUE_COMPLETE": "complete_bash", "COMP_WORDS": "dpvalue re", "COMP_CWORD": "1"}
+    done = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert set(done.stdout.split()) == {"revalue", "report"}

@@ -1,0 +1,177 @@
+"""The report in a real browser: it loads, draws, sorts and filters, in light and dark and on a phone."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpvalue as dpv
+from dpvalue.report import report_page
+from dpvalue.report.charts import Line, _ticks, histogram, line_chart
+from dpvalue.tabular.config import make_config
+from dpvalue.tabular.folder import Known, first_facts, value_facts, values_frame
+from dpvalue.tabular.schema import Schema
+
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+needs_browser = pytest.mark.skipif(
+    not (CHROMIUM and DRIVER) and os.environ.get("CI") != "true",
+    reason="no Chromium (Debian: chromium, chromium-driver)",
+)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    """The report of a small private run, with a hostile name among the parties."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(0, 1, (160, 3)), columns=["a", "b", "c"])
+    frame["label"] = (frame["a"] > 0).astype(int)
+    names = [f"party {i:02d}" for i in range(79)] + ["</script><b>x"]
+    groups = np.array(names)[np.arange(80)]
+    train, test = frame[:80], frame[80:].reset_index(drop=True)
+    schema = Schema().fit(test.drop(columns="label"))
+    result = dpv.value(
+        train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0), noise="fast",
+        semivalues=("shapley", "banzhaf"), progress=False,
+    )  # fmt: skip
+    config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
+    plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
+    facts = first_facts(config, result.table, plan, schema, "numbers")
+    facts |= value_facts(result, Known("wrong", np.arange(80) < 8), {"value": 1.0})
+    return report_page(values_frame(result), json.loads(json.dumps(facts)))
+
+
+def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert "http" not in re.sub(r"<!doctype.*?>", "", page)
+    assert "<b>x" not in page  # a name is no markup
+    assert page.count("<svg id=") == 4
+    for text in ("Guarantee", "epsilon = 3", "Finding the known answer", "What the budget allows", "DP noise"):
+        assert text in page
+
+
+def test_charts_put_points_where_they_belong() -> None:
+    line = Line("x", "", np.array([0.0, 1.0]), np.array([0.0, 10.0]))
+    drawn = line_chart("id", "a title", [line], "x axis", "y axis")
+    ((x0, y0), (x1, y1)) = [
+        tuple(map(float, pair.split())) for pair in re.findall(r'class="line " d="M([\d. ]+)L([\d. ]+)"', drawn)[0]
+    ]
+    assert x1 > x0
+    assert y1 < y0  # up is more
+    assert "<title" in drawn
+    bars = re.findall(r"<title>(\d+) parties", histogram("id", "t", np.array([0.0, 0.0, 0.0, 1.0]), "v"))
+    assert sorted(map(int, bars)) == [1, 3]
+    assert _ticks(-0.2, 0.9) == [0.0, 0.5]
+    assert line_chart("id", "t", [Line("flat", "", np.arange(3.0), np.full(3, np.nan))], "x", "y")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", "--window-size=1100,1400",
+    ):  # fmt: skip
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+def show(browser: Any, page: str, folder: Path, width: int = 1100, dark: bool = False) -> None:
+    file = folder / "report.html"
+    file.write_text(page, encoding="utf-8")
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    size = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(file.as_uri())
+
+
+def rows(browser: Any) -> list[list[str]]:
+    script = "return [...document.querySelectorAll('#parties tbody tr')].map(r => [...r.cells].map(c => c.textContent))"
+    found: list[list[str]] = browser.execute_script(script)
+    return found
+
+
+@needs_browser
+def test_it_loads_sorts_and_filters(browser: Any, page: str, tmp_path: Path) -> None:
+    show(browser, page, tmp_path)
+    assert browser.get_log("browser") == []
+    assert browser.title == "Data values of 80 parties"
+    shown = rows(browser)
+    assert len(shown) == 50
+    assert [int(row[1]) for row in shown] == list(range(80, 30, -1))  # the lowest values first
+    heads = browser.find_elements("css selector", "#parties th button")
+    heads[1].click()
+    assert [int(row[1]) for row in rows(browser)[:3]] == [1, 2, 3]
+    assert browser.find_elements("css selector", "th[aria-sort=ascending]")
+    values = [float(row[2]) for row in rows(browser)]
+    assert values == sorted(values, reverse=True)
+    browser.find_element("id", "more").click()
+    assert len(rows(browser)) == 80
+    search = browser.find_element("id", "search")
+    search.send_keys("party 07")
+    assert [row[0] for row in rows(browser)] == ["party 07"]
+    assert browser.find_element("id", "shown").text == "1 of 1 parties"
+    search.clear()
+    search.send_keys("</SCRIPT>")
+    assert [row[0] for row in rows(browser)] == ["</script><b>x"]
+    assert browser.get_log("browser") == []
+
+
+@needs_browser
+def test_the_keyboard_reaches_everything(browser: Any, page: str, tmp_path: Path) -> None:
+    from selenium.webdriver.common.keys import Keys
+
+    show(browser, page, tmp_path)
+    browser.find_element("id", "search").send_keys(Keys.TAB, Keys.TAB)  # the table, then its first button
+    focused = browser.switch_to.active_element
+    assert focused.tag_name == "button"
+    focused.send_keys(Keys.ENTER)
+    assert rows(browser)[0][0] == "</script><b>x"
+    assert browser.execute_script("return document.querySelector('label[for=search]') !== null")
+    unnamed = "return [...document.querySelectorAll('svg[role=img]')].filter(s => !s.querySelector('title')).length"
+    assert browser.execute_script(unnamed) == 0
+
+
+CONTRAST = """
+const light = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(Number).map((x) => x / 255)
+  .map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
+const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
+  if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
+const texts = document.querySelectorAll('p, dt, dd, td, th button, figcaption, li, .tick, .label');
+return Math.min(...[...texts].map((e) => {
+  const style = getComputedStyle(e), ink = e.namespaceURI.endsWith('svg') ? style.fill : style.color;
+  const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); }));
+"""
+
+
+@needs_browser
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1100, 390], ids=["desk", "phone"])
+def test_it_is_readable_everywhere(browser: Any, page: str, tmp_path: Path, width: int, dark: bool) -> None:
+    show(browser, page, tmp_path, width, dark)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width  # nothing sticks out
+    assert browser.execute_script(CONTRAST) >= 4.5
+    background = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(21, 23, 26)") is dark
+    heights = "return [...document.querySelectorAll('svg.chart')].map((s) => s.getBoundingClientRect().height)"
+    assert min(browser.execute_script(heights)) > 100
+    marks = "return document.querySelectorAll('svg.chart .line, svg.chart .bar').length"
+    assert browser.execute_script(marks) > 10
+    assert len(browser.get_screenshot_as_png()) > 20_000

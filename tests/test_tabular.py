@@ -1,0 +1,233 @@
+"""Files of rows: what is read, what is peeked at, and how columns become numbers by the public file alone."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import dpvalue as dpv
+from dpvalue.tabular.config import make_config, read_config
+from dpvalue.tabular.files import peek, read
+from dpvalue.tabular.job import open_job, party_names
+from dpvalue.tabular.schema import Schema, infer_task
+
+ROWS = pd.DataFrame({"a": [1.5, -2.0, 3.25], "town": ["x", "y, z", None], "label": [0, 1, 1]})
+
+
+def write(frame: pd.DataFrame, path: Path) -> Path:
+    if path.suffix == ".parquet":
+        frame.to_parquet(path)
+    elif path.suffix == ".npz":
+        np.savez(path, X=frame[["a"]].to_numpy(), label=frame["label"].to_numpy())
+    else:
+        frame.to_csv(path, index=False, sep={"semi": ";", "tab": "\t", "bar": "|"}.get(path.name.split(".")[0], ","))
+    return path
+
+
+@pytest.mark.parametrize("name", ["comma.csv", "semi.csv", "tab.tsv", "bar.txt", "zipped.csv.gz", "rows.parquet"])
+def test_every_format_is_read_and_peeked_at(name: str, tmp_path: Path) -> None:
+    path = write(ROWS, tmp_path / name)
+    found = read(path)
+    assert list(found.columns) == ["a", "town", "label"]
+    np.testing.assert_array_equal(found["a"], ROWS["a"])
+    assert found["town"].iloc[1] == "y, z"
+    assert found["town"].isna().tolist() == [False, False, True]
+    assert peek(path).columns == ("a", "town", "label")
+    assert peek(path).rows == 3
+    assert list(read(path, ["label"]).columns) == ["label"]
+
+
+def test_npz_arrays_become_columns(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    np.savez(path, X=np.arange(6.0).reshape(3, 2), label=np.array([0, 1, 0]))
+    assert peek(path).columns == ("X0", "X1", "label")
+    assert read(path)["X1"].tolist() == [1.0, 3.0, 5.0]
+
+
+def test_quoted_line_breaks_and_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text('\ufefftext,label\n"two\nlines",1\n\n"one",0\n', encoding="utf-8")
+    assert peek(path).columns == ("text", "label")
+    assert peek(path).rows == len(read(path)) == 2
+
+
+def test_a_peek_reads_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(ROWS, tmp_path / "rows.csv")
+    monkeypatch.setattr(pd, "read_csv", lambda *given, **more: pytest.fail("cells were read"))
+    assert peek(path).rows == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b"a,b\n", "has a header and no rows"),
+        (b"a,b,a\n1,2,3\n", "has several columns that are called 'a'"),
+        (b"a,,c\n1,2,3\n", "has a column without a name"),
+        (b"a,b\n1,\xff\xfe\n", "is not a text file in UTF-8"),
+        (b"a,b\n1,2,3\n1,2,3\n", "is not a table: some lines have more cells than the header"),
+        (b"a,b\n1,2\n1,2,3,4\n", "is not a table: some lines have more cells than the header"),
+    ],
+)
+def test_bad_csv_files(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(content)
+    with pytest.raises(dpv.DpvalueError, match=message) as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+    if "cells" not in message:
+        with pytest.raises(dpv.DpvalueError, match=message):
+            peek(path)
+
+
+def test_other_bad_files(tmp_path: Path) -> None:
+    for name in ("rows.parquet", "rows.npz", "rows.csv.gz"):
+        (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
+        with pytest.raises(dpv.DpvalueError, match="is not a"):
+            peek(tmp_path / name)
+    whole = gzip.compress(b"a,b\n" + b"1,2\n" * 5000)
+    (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(dpv.DpvalueError, match="is not a whole gzip file"):
+        peek(tmp_path / "cut.csv.gz")
+    np.savez(tmp_path / "objects.npz", X=np.array([{}, []], dtype=object), allow_pickle=True)
+    with pytest.raises(dpv.DpvalueError, match="is not an NPZ file of plain arrays"):
+        peek(tmp_path / "objects.npz")
+    with pytest.raises(dpv.DpvalueError, match="there is no file"):
+        peek(tmp_path / "missing.csv")
+
+
+def test_the_schema_is_that_of_the_public_file() -> None:
+    public = pd.DataFrame(
+        {"n": [0.0, 2.0, np.nan, 4.0], "b": [True, False, True, True], "c": ["u", " v ", None, "u"], "k": [7, 7, 7, 7]}
+    )
+    schema = Schema().fit(public)
+    found = schema.transform(public)
+    filled = np.array([0.0, 2.0, 2.0, 4.0])
+    np.testing.assert_allclose(found[:, 0], (filled - filled.mean()) / filled.std())
+    np.testing.assert_array_equal(found[:, 2:4], [[1, 0], [0, 1], [0, 0], [1, 0]])
+    np.testing.assert_array_equal(found[:, 4], 0.0)  # a constant column says nothing
+    other = pd.DataFrame({"n": ["oops", 6.0], "b": [None, False], "c": ["never seen", "v"], "k": [7, 8]})
+    private = schema.transform(other)
+    np.testing.assert_allclose(private[0, 0], found[2, 0])  # a text among numbers is missing
+    np.testing.assert_array_equal(private[:, 2:4], [[0, 0], [0, 1]])
+    again = Schema.from_json(schema.to_json())
+    np.testing.assert_array_equal(again.transform(other), private)
+    assert str(schema) == "3 numeric and 1 categorical columns"
+
+
+def test_what_a_schema_cannot_take() -> None:
+    names = pd.DataFrame({"name": [f"person {i}" for i in range(60)]})
+    with pytest.raises(dpv.DpvalueError, match=r"column 'name' holds 60 different texts.*--drop name"):
+        Schema().fit(names)
+    with pytest.raises(dpv.DpvalueError, match="column 'n' of the public file holds infinite values"):
+        Schema().fit(pd.DataFrame({"n": [1.0, np.inf]}))
+    schema = Schema().fit(pd.DataFrame({"n": [1.0, 2.0]}))
+    with pytest.raises(dpv.DpvalueError, match="column 'n' holds infinite values; the first is at row 1"):
+        schema.transform(pd.DataFrame({"n": [1.0, -np.inf]}))
+    with pytest.raises(dpv.DpvalueError, match="no column but the target"):
+        Schema().fit(pd.DataFrame(index=[0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [
+        (pd.Series(["a", "b"]), "classification"),
+        (pd.Series([True, False]), "classification"),
+        (pd.Series([0, 1, 2]), "classification"),
+        (pd.Series([0.0, 1.0, np.nan]), "classification"),
+        (pd.Series([0.5, 1.0]), "regression"),
+        (pd.Series(range(21)), "regression"),
+    ],
+)
+def test_the_task_is_inferred(target: Any, task: str) -> None:
+    assert infer_task(target) == task
+
+
+def test_options_survive_toml(tmp_path: Path) -> None:
+    given: dict[str, Any] = {
+        "train": ["a.csv", "b \"quoted\".csv"], "test": "päth.csv", "target": "label", "epsilon": 2, "drop": ["x"],
+        "semivalue": ["beta(4,1)", "loo"], "unit": "record", "seed": 7, "schedule": "lagged",
+    }  # fmt: skip
+    config = make_config(given)
+    (tmp_path / "run.toml").write_text(config.to_toml(), encoding="utf-8")
+    assert make_config(read_config(tmp_path / "run.toml")) == config
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilon": "1"}, "epsilon must be a number, got '1'"),
+        ({"epsilon": -1.0}, "epsilon must be positive, got -1.0"),
+        ({"seed": 1.5}, "seed must be a whole number, got 1.5"),
+        ({"semivalue": "loo"}, "semivalue must be a list of texts"),
+        ({"private": "no"}, "private must be true or false"),
+        ({"epsilom": 1}, "there is no option 'epsilom'"),
+        ({"target": None}, "target must be"),
+        ({"task": "sorting"}, "task must be one of"),
+        ({"budget": 2.0}, "budget goes with a ledger"),
+        ({"ledger": "x", "private": False}, "ledger must not be given without privacy"),
+        ({"train": ["a", "b"], "group": "g"}, "group must not be given with several files"),
+    ],
+)
+def test_bad_options(change: dict[str, Any], message: str) -> None:
+    given = {"train": ["a.csv"], "test": "b.csv", "target": "label", **change}
+    with pytest.raises(dpv.DpvalueError, match=message):
+        make_config({name: one for name, one in given.items() if one is not None})
+    with pytest.raises(dpv.DpvalueError, match="cannot be read as TOML"):
+        read_config(Path("no such file"))
+
+
+def test_parties_are_named_by_their_files() -> None:
+    assert party_names(("x/a.csv", "y/b.csv.gz")) == ["a", "b"]
+    assert party_names(("x/a.csv", "y/a.csv")) == ["x/a.csv", "y/a.csv"]
+
+
+def test_opening_a_job_reads_no_private_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    public = pd.DataFrame({"a": np.arange(20.0), "label": np.arange(20) % 2})
+    write(public, tmp_path / "test.csv")
+    write(public, tmp_path / "train.csv")
+    config = make_config(
+        {"train": [str(tmp_path / "train.csv")], "test": str(tmp_path / "test.csv"), "target": "label"}
+    )
+    original = pd.read_csv
+    seen: list[str] = []
+
+    def spy(path: Any, *given: Any, **more: Any) -> Any:
+        seen.append(Path(path).name)
+        return original(path, *given, **more)
+
+    monkeypatch.setattr(pd, "read_csv", spy)
+    job = open_job(config)
+    plan = job.plan()
+    assert plan.parties == 20
+    assert seen == ["test.csv"]
+    job.parties()
+    assert seen == ["test.csv", "train.csv"]
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_frames_with_texts_from_python(kind: str) -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": generator.normal(0, 1, 60), "town": generator.choice(["x", "y"], 60)})
+    frame["label"] = np.where(frame["a"] + (frame["town"] == "x") > 0.5, "yes", "no")
+    frame.loc[3, "a"] = np.nan
+    train, test = frame.iloc[:40].reset_index(drop=True), frame.iloc[40:].reset_index(drop=True)
+    data: tuple[Any, Any] = (train, test)
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        data = polars.from_pandas(train), polars.from_pandas(test)
+    settings: dict[str, Any] = {
+        "target": "label", "preprocess": "columns", "noise": "fast", "progress": False, "clip": 1.0, "projection": None,
+    }  # fmt: skip
+    result = dpv.value(*data, **settings)
+    assert result.table.n == 40
+    assert np.isfinite(result.values["shapley"]).all()
+    with pytest.raises(dpv.DpvalueError, match="preprocess must be a scikit-learn transformer, 'columns' or None"):
+        dpv.value(*data, **{**settings, "preprocess": "rows"})
+    with pytest.raises(dpv.DpvalueError, match="preprocess='columns' is for frames"):
+        dpv.value((np.zeros((4, 1)), [0, 1, 0, 1]), (np.zeros((4, 1)), [0, 1, 0, 1]), preprocess="columns")
