@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.preprocessing import StandardScaler
@@ -20,6 +21,9 @@ from torch import Tensor
 import dpvalue as dpv
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.factored import FactoredRows
+from dpvalue.tabular.config import make_config
+from dpvalue.tabular.execute import execute
+from dpvalue.tabular.job import open_job
 
 from .data import classification
 
@@ -133,6 +137,27 @@ def wrapped(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> An
     return dpv.release(parties, TEST, privacy=given["privacy"], **settings), repr(parties), str(parties)
 
 
+def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
+    """All of `dpvalue run`: every file of its folder, but for times."""
+    X, y = given["parties"]
+    names = [f"f{i}" for i in range(X.shape[1])]
+    train = pd.DataFrame(X, columns=names).assign(label=y, site=GROUPS, who=PERSONS)
+    train.to_csv(folder / "train.csv", index=False)
+    pd.DataFrame(TEST[0], columns=names).assign(label=TEST[1]).to_csv(folder / "test.csv", index=False)
+    privacy = given["privacy"]
+    config = make_config({
+        "train": [str(folder / "train.csv")], "test": str(folder / "test.csv"), "target": "label", "group": "site",
+        "person": "who", "unit": privacy.unit, "parties_per_person": privacy.parties_per_person, "epsilon": 2.0,
+        "delta": 1e-4,
+    })  # fmt: skip
+    job = open_job(config)
+    done = execute(job, job.plan(), folder / "results", settings["progress"], {})
+    facts = {**done.facts, "made": "", "seconds": {}, "plan": {**done.facts["plan"], "text": ""}}
+    files = sorted(file.name for file in (folder / "results").iterdir())
+    kept = [(folder / "results" / name).read_text() for name in ("values.csv",)]
+    return str(facts).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")
+
+
 def failing(**wrong: Any) -> Entry:
     def entry(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
         with pytest.raises(dpv.DpvalueError) as caught:
@@ -177,6 +202,7 @@ ENTRIES: dict[str, tuple[Entry, dict[str, Any]]] = {
     "parties printed": (wrapped, {}),
     "screening": (screening, {}),
     "plan": (planned, {}),
+    "files": (from_files, {}),
     "audit": (audited, {}),
     "too many directions": (failing(projection=dpv.Projection(99)), {}),
     "bad permutations": (failing(schedule=dpv.Schedule("lagged", rounds=2, probes=3), permutations=4), {}),
@@ -185,7 +211,7 @@ ENTRIES: dict[str, tuple[Entry, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-SLOW = ("value, everything chosen", "value, one direction", "plan", "screening", "audit")
+SLOW = ("value, everything chosen", "value, one direction", "plan", "screening", "audit", "files")
 
 
 @dataclass

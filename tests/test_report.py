@@ -69,7 +69,7 @@ def test_charts_put_points_where_they_belong() -> None:
     assert "<title" in drawn
     bars = re.findall(r"<title>(\d+) parties", histogram("id", "t", np.array([0.0, 0.0, 0.0, 1.0]), "v"))
     assert sorted(map(int, bars)) == [1, 3]
-    assert _ticks(-0.2, 0.9) == [0.0, 0.5]
+    assert _ticks(-0.2, 0.9) == [-0.2, 0.0, 0.2, 0.4, 0.6, 0.8]
     assert line_chart("id", "t", [Line("flat", "", np.arange(3.0), np.full(3, np.nan))], "x", "y")
 
 

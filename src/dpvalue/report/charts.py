@@ -125,7 +125,7 @@ class _Frame:
 
 def _ticks(low: float, high: float) -> list[float]:
     """A few round numbers between two."""
-    rough = (high - low) / 4
+    rough = (high - low) / 6
     power = 10.0 ** np.floor(np.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = np.ceil(low / step)
