@@ -333,7 +333,20 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
-    ["", "run", "revalue", "report", "plan", "demo", "audit", "bench", "ledger", "ledger show", "ledger verify"],
+    [
+        "",
+        "run",
+        "revalue",
+        "report",
+        "plan",
+        "demo",
+        "audit",
+        "reproduce",
+        "bench",
+        "ledger",
+        "ledger show",
+        "ledger verify",
+    ],
 )
 def test_help_fits_a_screen_and_has_an_example(command: str, tmp_path: Path) -> None:
     done = dpvalue(*command.split(), "--help", cwd=tmp_path)
@@ -349,4 +362,4 @@ def test_help_fits_a_screen_and_has_an_example(command: str, tmp_path: Path) -> 
 def test_completion_is_there(tmp_path: Path) -> None:
     environment = {**os.environ, "_DPVALUE_COMPLETE": "complete_bash", "COMP_WORDS": "dpvalue re", "COMP_CWORD": "1"}
     done = subprocess.run([COMMAND], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert set(done.stdout.split()) == {"revalue", "report"}
+    assert set(done.stdout.split()) == {"revalue", "report", "reproduce"}

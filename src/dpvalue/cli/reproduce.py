@@ -1,0 +1,54 @@
+"""`dpvalue reproduce`: the paper's tables and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.errors import require_choice
+
+
+@app.command()
+def reproduce(
+    names: Annotated[list[str] | None, argument()] = None,
+    list_: Annotated[bool, option("Show all tables and figures, and how long they take.", "--list")] = False,
+    full: Annotated[bool, option("The paper's sizes; without it, small ones.", "--full")] = False,
+    data_dir: Annotated[str | None, option("Where data sets are; or set DPVALUE_DATA.")] = None,
+    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
+    workers: Annotated[int, option("Trials at once; 1.")] = 1,
+    device: Annotated[str, option("cpu (default) or cuda.")] = "cpu",
+) -> None:
+    """Make the paper's tables and figures again; stop and continue anywhere.
+
+    NAMES are those that --list shows, or all: what needs data that is not there is then left out.
+
+    Example: dpvalue reproduce uncertainty mia --full
+    """
+    with failing_clearly():
+        from dpvalue.experiments import EXPERIMENTS
+        from dpvalue.experiments.datasets import is_embedded
+        from dpvalue.experiments.trials import Scale, make_page, stored_trials
+
+        if list_ or not names:
+            for one in EXPERIMENTS.values():
+                needs = ", ".join(name for name in one.data if not is_embedded(name)) or "nothing"
+                out.print(f"{one.name:<18}{one.minutes:>9} min  needs {needs:<10} {one.title}")
+            return
+        for name in names:
+            require_choice("name", name, [*EXPERIMENTS, "all"])
+        wanted = list(EXPERIMENTS.values()) if "all" in names else [EXPERIMENTS[name] for name in names]
+        scale = Scale(quick=not full, data=data_dir, device=device)
+        for one in wanted:
+            if "all" in names and not one.has_data(data_dir):
+                out.print(f"{one.name}: left out, as its data is not here ({', '.join(one.data)})\n")
+                continue
+            try:
+                page, table = make_page(one, scale, out_, workers)
+            except KeyboardInterrupt:
+                out.print("stopped; finished trials are kept, and the same command goes on")
+                raise typer.Exit(130) from None
+            out.print(f"{one.title}\n\n{table}\nwritten to {page}\n")
+            one.check(stored_trials(one, scale, out_), scale.quick)

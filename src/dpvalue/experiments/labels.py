@@ -1,0 +1,361 @@
+"""Tables of AUC for finding changed labels: semivalues, leave-one-out, other budgets, other burn-ins.
+
+30% of the labels of 800 points are changed at random; k = 1000; Covertype with logistic regression, MNIST with a CNN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from dpvalue.detection import auc
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.experiments.methods import (
+    DEFAULT_EQUAL,
+    DEFAULT_HONEST,
+    IID,
+    NO_DP,
+    Method,
+    paper_rate,
+    run_method,
+    running_mean,
+)
+from dpvalue.experiments.pages import band, markdown, mean_and_error, plotted, save_figure
+from dpvalue.experiments.problem import make_problem
+from dpvalue.experiments.trials import Experiment, Scale, Trial
+from dpvalue.models import paper_cnn
+from dpvalue.schedule import Schedule
+
+ROWS, PUBLIC, SHARE, K = 800, 1000, 0.3, 1000
+QUICK_ROWS, QUICK_PUBLIC, QUICK_K = 100, 300, 60
+SEMIVALUES = ("shapley", "banzhaf", "beta(4,1)", "beta(16,1)")
+NAMES = {"shapley": "Shapley", "banzhaf": "Banzhaf", "beta(4,1)": "Beta(4,1)", "beta(16,1)": "Beta(16,1)", "loo": "LOO"}
+
+
+@dataclass(frozen=True)
+class Task:
+    """A data set with its model; `block` walks of the CNN advance together, as its steps are dear."""
+
+    data: str
+    model: str
+    block: int = 1
+
+
+COVERTYPE, MNIST = Task("covertype", "logistic"), Task("mnist", "cnn", block=10)
+BLOCKS = Task("covertype", "logistic", block=10)  # where many settings are tried
+
+
+def methods_of(task: Task, burn_ins: Sequence[float] = (0.0, 0.5, 0.9)) -> list[Method]:
+    """Return the columns of a table."""
+    correlated = [running_mean(q, task.block) for q in burn_ins]
+    honest = running_mean(burn_ins[-1], task.block, "honest")
+    return [NO_DP, IID, *correlated, DEFAULT_EQUAL, honest, DEFAULT_HONEST]
+
+
+def trial(
+    task: Task, semivalues: tuple[str, ...], methods: list[Method], epsilon: float, scale: Scale, number: int
+) -> Trial:
+    """Value one split by every method; return the AUCs."""
+    rows, public, k = (QUICK_ROWS, QUICK_PUBLIC, QUICK_K) if scale.quick else (ROWS, PUBLIC, K)
+    problem = make_problem(task.data, scale.data, rows, public, number, SHARE)
+    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {"model": task.model, "engine": Local(device=scale.device), "seed": number}
+    rate = paper_rate(problem, **settings)
+    for method in methods:
+        own: dict[str, Any] = {} if method.schedule is None else {"learning_rate": rate}
+        result, cost = run_method(method, problem, k, epsilon, semivalues=semivalues, **settings, **own)
+        scores = {name: _auc(result.values[name], problem.changed) for name in semivalues}
+        found[method.name] = {"auc": scores, **cost}
+    return {"methods": found}
+
+
+def _auc(values: Any, changed: Any) -> float | None:
+    """The AUC over the parties that have a value at all."""
+    known = np.isfinite(values)
+    return auc(values[known], changed[known]) if 0 < changed[known].sum() < known.sum() else None
+
+
+def no_check(trials: list[Trial], quick: bool) -> None:
+    """Accept all: the table is shown as it is."""
+
+
+def show_table(paper: dict[str, dict[str, str]], semivalues: tuple[str, ...], trials: list[Trial], path: Path) -> str:
+    """Return the table: the paper's number, then ours, for each semivalue; and a figure of bars."""
+    names = list(trials[0]["methods"])
+    rows = []
+    for kind in semivalues:
+        rows.append([f"{NAMES[kind]}, paper", *(paper.get(kind, {}).get(name, "") for name in names)])
+        rows.append([f"{NAMES[kind]}, ours", *(mean_and_error(_of(trials, name, kind)) for name in names)])
+    spent = [trials[0]["methods"][name] for name in names]
+    rows.append(["really spent", *("-" if one["epsilon"] is None else f"eps = {one['epsilon']:.3g}" for one in spent)])
+    rows.append(["noise", *("-" if one["multiplier"] is None else f"{one['multiplier']:.4g}" for one in spent)])
+    figure, axes = plotted(width=8.0)
+    width = 0.8 / len(names)
+    for place, name in enumerate(names):
+        means = [np.mean(_of(trials, name, kind)) for kind in semivalues]
+        axes[0, 0].bar(np.arange(len(semivalues)) + place * width, means, width, label=name)
+    axes[0, 0].set_xticks(np.arange(len(semivalues)) + 0.4, [NAMES[kind] for kind in semivalues])
+    axes[0, 0].set(ylabel="AUC", ylim=(0.3, 1.0))
+    axes[0, 0].legend(fontsize="small", ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    save_figure(figure, path)
+    return markdown(["", *names], rows)
+
+
+def _of(trials: list[Trial], name: str, kind: str) -> list[float]:
+    found = [one["methods"][name]["auc"][kind] for one in trials]
+    return [float(score) for score in found if score is not None] or [float("nan")]
+
+
+def check_order(trials: list[Trial], quick: bool) -> None:
+    """Raise unless correlated noise beats i.i.d. noise, and our default is at least as good at equal noise."""
+    mean = {name: float(np.mean(_of(trials, name, "shapley"))) for name in trials[0]["methods"]}
+    best = next(name for name in mean if name.startswith("Y* q=0.9") and "honest" not in name)
+    room = 0.05 if quick else 0.02
+    for better, worse in (("no DP", best), (best, "i.i.d."), ("dpvalue, equal noise", best)):
+        if mean[better] < mean[worse] - (room if better != best else 0.0):
+            raise DpvalueError(f"{better} has an AUC of {mean[better]:.3f}, below {worse} with {mean[worse]:.3f}")
+
+
+PAPER_COVERTYPE: dict[str, tuple[str, ...]] = {
+    "shapley": ("0.905 (.001)", "0.675 (.006)", "0.735 (.020)", "0.774 (.008)", "0.788 (.004)"),
+    "banzhaf": ("0.896 (.002)", "0.533 (.017)", "0.725 (.020)", "0.770 (.008)", "0.777 (.004)"),
+    "beta(4,1)": ("0.882 (.001)", "0.612 (.014)", "0.721 (.021)", "0.766 (.008)", "0.777 (.004)"),
+    "beta(16,1)": ("0.875 (.000)", "0.557 (.024)", "0.707 (.020)", "0.757 (.008)", "0.767 (.005)"),
+}
+PAPER_MNIST: dict[str, tuple[str, ...]] = {
+    "shapley": ("0.988 (.000)", "0.600 (.015)", "0.627 (.023)", "0.803 (.004)", "0.828 (.006)"),
+    "banzhaf": ("0.985 (.001)", "0.532 (.020)", "0.616 (.023)", "0.808 (.004)", "0.827 (.007)"),
+    "beta(4,1)": ("0.991 (.000)", "0.569 (.015)", "0.618 (.021)", "0.789 (.004)", "0.810 (.007)"),
+    "beta(16,1)": ("0.992 (.000)", "0.539 (.010)", "0.615 (.011)", "0.773 (.005)", "0.793 (.009)"),
+}
+_COLUMNS = ("no DP", "i.i.d.", "X*", "Y* q=0.5", "Y* q=0.9")
+
+
+def _columns(paper: dict[str, tuple[str, ...]]) -> dict[str, dict[str, str]]:
+    return {kind: dict(zip(_COLUMNS, numbers, strict=True)) for kind, numbers in paper.items()}
+
+
+def semivalues_experiment(
+    name: str, task: Task, paper: dict[str, tuple[str, ...]], trials: int, minutes: str
+) -> Experiment:
+    """Return the table "semivalues" of one data set."""
+    return Experiment(
+        name=name,
+        title=f"AUC of semivalues for 30% changed labels, 800 points, k = 1000: {task.data}, {task.model}",
+        data=(task.data,),
+        trials=trials,
+        minutes=minutes,
+        trial=partial(trial, task, SEMIVALUES, methods_of(task), 1.0),
+        show=partial(show_table, _columns(paper), SEMIVALUES),
+        check=check_order,
+    )
+
+
+SEMIVALUES_COVERTYPE = semivalues_experiment("semivalues", COVERTYPE, PAPER_COVERTYPE, 5, "25")
+SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 4, "8 (GPU)")
+
+
+LOO_BURN_INS = (0.0, 0.3, 0.5, 0.9)
+_LOO = {
+    "covertype": ("0.832", "0.511", "0.659", "0.720", "0.561", "0.311"),
+    "mnist": ("0.945", "0.487", "0.552", "0.653", "0.528", "0.305"),
+}
+
+
+def loo_experiment(name: str, task: Task, minutes: str) -> Experiment:
+    """Return the table "semivalues_additional" of one data set: leave-one-out.
+
+    In the paper's schedules it is sampled: only the last party of a permutation counts, and a party that never was last
+    has no value (it is left out of the AUC). From a fixed table it is exact.
+    """
+    columns = ("no DP", "i.i.d.", "X*", "Y* q=0.3", "Y* q=0.5", "Y* q=0.9")
+    paper = {"loo": dict(zip(columns, _LOO[task.data], strict=True))}
+    return Experiment(
+        name=name,
+        title=f"AUC of leave-one-out, 800 points, k = 1000: {task.data}, {task.model}",
+        data=(task.data,),
+        trials=5,
+        minutes=minutes,
+        trial=partial(trial, task, ("loo",), methods_of(task, LOO_BURN_INS), 1.0),
+        show=partial(show_table, paper, ("loo",)),
+        check=no_check,
+    )
+
+
+LOO_COVERTYPE = loo_experiment("loo", BLOCKS, "10")
+LOO_MNIST = loo_experiment("loo-mnist", MNIST, "20 (GPU)")
+
+EPSILONS = (0.1, 1.0, 10.0)
+
+
+def epsilon_trial(task: Task, scale: Scale, number: int) -> Trial:
+    """Value one split at each budget."""
+    methods = [NO_DP, IID, running_mean(0.0, task.block), running_mean(0.9, task.block), DEFAULT_EQUAL]
+    return {
+        "epsilons": {
+            str(epsilon): trial(task, ("shapley",), methods, epsilon, scale, number)["methods"] for epsilon in EPSILONS
+        }
+    }
+
+
+def show_epsilons(trials: list[Trial], path: Path) -> str:
+    """Return the table and the figure "different_eps"."""
+    names = list(trials[0]["epsilons"]["1.0"])
+    figure, axes = plotted(width=5.5)
+    rows = []
+    for name in names:
+        scores = [[one["epsilons"][str(e)][name]["auc"]["shapley"] for e in EPSILONS] for one in trials]
+        band(axes[0, 0], EPSILONS, scores, name, marker="o")
+        spent = [trials[0]["epsilons"][str(e)][name]["epsilon"] for e in EPSILONS]
+        cells = [
+            mean_and_error([one[place] for one in scores]) + ("" if eps is None else f", really eps = {eps:.3g}")
+            for place, eps in enumerate(spent)
+        ]
+        rows.append([name, *cells])
+    axes[0, 0].set(xscale="log", xlabel="claimed epsilon", ylabel="AUC")
+    axes[0, 0].legend()
+    save_figure(figure, path)
+    return markdown(["", *(f"eps = {e:g}" for e in EPSILONS)], rows)
+
+
+EPSILON = Experiment(
+    name="epsilon",
+    title="AUC at claimed epsilon = 0.1, 1, 10: Covertype, logistic; at 0.1 all is random, at 10 i.i.d. catches up",
+    data=("covertype",),
+    trials=5,
+    minutes="50",
+    trial=partial(epsilon_trial, BLOCKS),
+    show=show_epsilons,
+    check=no_check,
+)
+
+BURN_INS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+
+
+def burn_in_trial(task: Task, scale: Scale, number: int) -> Trial:
+    """Value one split with each burn-in, by loss and by accuracy."""
+    rows, public, k = (QUICK_ROWS, QUICK_PUBLIC, QUICK_K) if scale.quick else (ROWS, PUBLIC, K)
+    problem = make_problem(task.data, scale.data, rows, public, number, SHARE)
+    found: dict[str, list[float]] = {}
+    settings: dict[str, Any] = {"model": task.model, "engine": Local(device=scale.device), "seed": number}
+    settings["learning_rate"] = paper_rate(problem, **settings)
+    for metric in ("loss", "accuracy"):
+        found[metric] = []
+        for q in BURN_INS:
+            result, _ = run_method(running_mean(q, task.block), problem, k, metric=metric, **settings)
+            found[metric].append(auc(result.values["shapley"], problem.changed))
+    return {"auc": found}
+
+
+def show_burn_ins(trials: list[Trial], path: Path) -> str:
+    """Return the table and the figure "warmup_ratio"."""
+    figure, axes = plotted(width=5.0)
+    rows = []
+    for metric in ("loss", "accuracy"):
+        scores = [one["auc"][metric] for one in trials]
+        band(axes[0, 0], BURN_INS, scores, f"V = {metric}", marker="o")
+        rows.append([f"V = {metric}", *(mean_and_error([one[i] for one in scores]) for i in range(len(BURN_INS)))])
+    axes[0, 0].set(xlabel="burn-in q", ylabel="AUC")
+    axes[0, 0].legend()
+    save_figure(figure, path)
+    return markdown(["", *(f"q = {q:g}" for q in BURN_INS)], rows)
+
+
+def check_burn_ins(trials: list[Trial], quick: bool) -> None:
+    """Raise unless the largest burn-in is better than none; few permutations show nothing."""
+    if quick:
+        return
+    scores = np.mean([one["auc"]["loss"] for one in trials], axis=0)
+    if scores[-1] <= scores[0]:
+        raise DpvalueError(f"burn-in 0.9 has an AUC of {scores[-1]:.3f}, not above {scores[0]:.3f} without")
+
+
+def burn_in_experiment(name: str, task: Task, trials: int, minutes: str) -> Experiment:
+    """Return the figure "warmup_ratio" of one data set."""
+    return Experiment(
+        name=name,
+        title=f"AUC against burn-in q, V = loss and accuracy: {task.data}, {task.model}; best near 0.9",
+        data=(task.data,),
+        trials=trials,
+        minutes=minutes,
+        trial=partial(burn_in_trial, task),
+        show=show_burn_ins,
+        check=check_burn_ins,
+    )
+
+
+BURN_IN_COVERTYPE = burn_in_experiment("burn-in", BLOCKS, 5, "15")
+BURN_IN_MNIST = burn_in_experiment("burn-in-mnist", MNIST, 2, "10 (GPU)")
+
+
+RATES, QUICK_RATES = (0.02, 0.05, 0.1, 0.2), (0.05,)
+VARIANTS = ("as printed", "pixels standardised", "softmax inside", "fresh starts")
+
+
+def variants_trial(scale: Scale, number: int) -> Trial:
+    """Value one split of MNIST by the CNN in the ways that the paper leaves open, with several learning rates."""
+    rows, public, k = (QUICK_ROWS, QUICK_PUBLIC, QUICK_K) if scale.quick else (ROWS, PUBLIC, K)
+    plain = make_problem("mnist", scale.data, rows, public, number, SHARE)
+    found: dict[str, Any] = {}
+    for variant in VARIANTS:
+        problem, model, fresh = plain, "cnn", variant == "fresh starts"
+        if variant == "pixels standardised":
+            (X, y), (X_test, y_test) = plain.train, plain.test
+            mean, spread = X_test.mean(), X_test.std()
+            problem = replace(plain, train=((X - mean) / spread, y), test=((X_test - mean) / spread, y_test))
+        ways: dict[str, Method] = {
+            "no DP": Method("no DP", Schedule("independent", fresh_start=fresh), "none", walks=100),
+            "Y* q=0.9": Method("Y*", Schedule("running-mean", 0.9, block=MNIST.block, fresh_start=fresh), "paper"),
+        }
+        for rate in QUICK_RATES if scale.quick else RATES:
+            scores = {}
+            for name, method in ways.items():
+                result, _ = run_method(
+                    method, problem, k, model=_with_softmax if variant == "softmax inside" else model,
+                    engine=Local(device=scale.device), seed=number, learning_rate=rate,
+                )  # fmt: skip
+                scores[name] = _auc(result.values["shapley"], problem.changed)  # None: training diverged
+            found[f"{variant}, rate {rate:g}"] = scores
+    return {"variants": found}
+
+
+def _with_softmax() -> nn.Module:
+    return nn.Sequential(nn.Unflatten(1, (1, 28)), paper_cnn((1, 28, 28), 10), nn.Softmax(-1))
+
+
+def show_variants(trials: list[Trial], path: Path) -> str:
+    """Return the table; draw the AUCs of Y* against those without noise."""
+    names = list(trials[0]["variants"])
+    ways = list(trials[0]["variants"][names[0]])
+    rows = []
+    for name in names:
+        scores = {way: [one["variants"][name][way] for one in trials] for way in ways}
+        rows.append([name, *("diverged" if None in found else mean_and_error(found) for found in scores.values())])
+    figure, axes = plotted(width=5.0)
+    for variant in VARIANTS:
+        mine = [name for name in names if name.startswith(variant)]
+        points = [[np.mean([one["variants"][name][way] or np.nan for one in trials]) for way in ways] for name in mine]
+        axes[0, 0].plot(*np.transpose(points), marker="o", label=variant)
+    axes[0, 0].set(xlabel="AUC, no DP", ylabel="AUC, Y* q=0.9")
+    axes[0, 0].legend(fontsize="small")
+    save_figure(figure, path)
+    return markdown(["", *ways], rows)
+
+
+MNIST_VARIANTS = Experiment(
+    name="mnist-variants",
+    title="What the paper leaves open for MNIST with a CNN: softmax inside, fresh starts, scaling, learning rate",
+    data=("mnist",),
+    trials=1,
+    minutes="8 (GPU)",
+    trial=variants_trial,
+    show=show_variants,
+    check=no_check,
+)
