@@ -168,6 +168,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
         ({"private": "no"}, "private must be true or false"),
         ({"epsilom": 1}, "there is no option 'epsilom'"),
         ({"target": None}, "target must be"),
+        ({"unit": "person"}, "person must be given for unit person: the column of persons' ids"),
         ({"task": "sorting"}, "task must be one of"),
         ({"budget": 2.0}, "budget goes with a ledger"),
         ({"ledger": "x", "private": False}, "ledger must not be given without privacy"),

@@ -30,6 +30,7 @@ def run(
     group: Annotated[Text, option("Value data sets: the column that names them.")] = None,
     unit: Annotated[Text, option("Protect each party (default), record or person.")] = None,
     person: Annotated[Text, option("The column of persons' ids, for unit person.")] = None,
+    parties_per_person: Annotated[int | None, option("The most parties that a person is in; 1.")] = None,
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     schedule: Annotated[Text, option("replay (default), lagged, or a schedule of the paper.")] = None,
     permutations: Annotated[int | None, option("The most to walk; 1000.")] = None,
@@ -56,8 +57,9 @@ def run(
     """
     given: dict[str, Any] = {
         "train": train, "test": test, "target": target, "epsilon": epsilon, "group": group, "unit": unit,
-        "person": person, "semivalue": semivalue, "schedule": schedule, "permutations": permutations, "delta": delta,
-        "neighbours": neighbours, "mechanism": mechanism, "task": task, "drop": drop, "truth": truth,
+        "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "schedule": schedule,
+        "permutations": permutations, "delta": delta, "neighbours": neighbours, "mechanism": mechanism, "task": task,
+        "drop": drop, "truth": truth,
         "private": False if no_privacy else None, "ledger": ledger, "budget": budget, "purpose": purpose, "seed": seed,
     }  # fmt: skip
     with failing_clearly():

@@ -49,6 +49,8 @@ class RunConfig:
             raise DpvalueError("train must name at least one file")
         if len(self.train) > 1 and self.group is not None:
             raise DpvalueError("group must not be given with several files: each file is one party")
+        if self.private and self.unit == "person" and self.person is None:
+            raise DpvalueError("person must be given for unit person: the column of persons' ids")
         if self.budget is not None:
             require_positive("budget", self.budget)
             if self.ledger is None:
@@ -78,7 +80,8 @@ class RunConfig:
         whole = None
         if self.budget is not None:
             assert self.privacy is not None
-            whole = Privacy(self.budget, self.delta, self.unit, self.neighbours)
+            spread = self.parties_per_person
+            whole = Privacy(self.budget, self.delta, self.unit, self.neighbours, parties_per_person=spread)
         return Ledger(self.ledger, whole, self.purpose)
 
     def to_toml(self) -> str:
