@@ -62,6 +62,20 @@ def test_cifar_in_both_formats(tmp_path: Path) -> None:
         load("cifar10", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("cifar10", "data_batch_1"), ("cifar10", "cifar10.npz"), ("covertype", "covtype.data.gz"),
+        ("wine", "winequality-red.csv"), ("mnist", "mnist.npz"),
+    ],
+)  # fmt: skip
+def test_damaged_data_is_one_line(name: str, file: str, tmp_path: Path) -> None:
+    (tmp_path / file).write_bytes(b"\x80\x04 nonsense\nmore")
+    with pytest.raises(dpv.DpvalueError, match=f"{name} in .* cannot be read") as caught:
+        load(name, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_covertype_and_wine(tmp_path: Path) -> None:
     rows = np.c_[np.arange(108).reshape(2, 54), [1, 7]]
     text = "\n".join(",".join(map(str, row)) for row in rows)
@@ -183,7 +197,7 @@ def test_the_list_and_bad_names(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_all_that_needs_no_data_is_reproduced_quickly(tmp_path: Path) -> None:
-    done = reproduce("all", "--workers", "2", cwd=tmp_path)
+    done = reproduce("all", "--quick", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "semivalues: left out, as its data is not here (covertype)" in done.stdout
     for name in ("larger-k", "selection", "similarity", "uncertainty", "mia", "memory", "runtime"):

@@ -1,7 +1,8 @@
 """dpvalue: what each party's data is worth to a model, from gradients released under differential privacy."""
 
 from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
-from dpvalue.audit import Audit, audit
+from dpvalue.audit import audit
+from dpvalue.audit_page import Audit
 from dpvalue.engine import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.files import load

@@ -15,7 +15,7 @@ from dpvalue.errors import require_choice
 def reproduce(
     names: Annotated[list[str] | None, argument()] = None,
     list_: Annotated[bool, option("Show all tables and figures, and how long they take.", "--list")] = False,
-    full: Annotated[bool, option("The paper's sizes; without it, small ones.", "--full")] = False,
+    full: Annotated[bool, option("The paper's sizes, or small ones (default).", "--full/--quick")] = False,
     data_dir: Annotated[str | None, option("Where data sets are; or set DPVALUE_DATA.")] = None,
     out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
     workers: Annotated[int, option("Trials at once; 1.")] = 1,

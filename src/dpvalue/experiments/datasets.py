@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,13 @@ def load(name: str, folder: str | Path | None = None) -> Arrays:
         folder: where files are; None takes the environment variable DPVALUE_DATA. Not needed for scikit-learn's sets.
     """
     require_choice("data set", name, NAMES)
-    return _LOADERS[name](Path(folder or os.environ.get(ENVIRONMENT, ".")))
+    place = Path(folder or os.environ.get(ENVIRONMENT, "."))
+    try:
+        return _LOADERS[name](place)
+    except DpvalueError:
+        raise
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+        raise DpvalueError(f"{name} in {place} cannot be read: a file is damaged ({type(error).__name__})") from None
 
 
 def is_embedded(name: str) -> bool:

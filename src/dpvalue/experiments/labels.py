@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from dpvalue.detection import auc
 from dpvalue.engine.local import Local
@@ -30,8 +29,6 @@ from dpvalue.experiments.methods import (
 from dpvalue.experiments.pages import band, markdown, mean_and_error, plotted, save_figure
 from dpvalue.experiments.problem import make_problem
 from dpvalue.experiments.trials import Experiment, Scale, Trial
-from dpvalue.models import paper_cnn
-from dpvalue.schedule import Schedule
 
 ROWS, PUBLIC, SHARE, K = 800, 1000, 0.3, 1000
 QUICK_ROWS, QUICK_PUBLIC, QUICK_K = 100, 300, 60
@@ -71,12 +68,12 @@ def trial(
     for method in methods:
         own: dict[str, Any] = {} if method.schedule is None else {"learning_rate": rate}
         result, cost = run_method(method, problem, k, epsilon, semivalues=semivalues, **settings, **own)
-        scores = {name: _auc(result.values[name], problem.changed) for name in semivalues}
+        scores = {name: known_auc(result.values[name], problem.changed) for name in semivalues}
         found[method.name] = {"auc": scores, **cost}
     return {"methods": found}
 
 
-def _auc(values: Any, changed: Any) -> float | None:
+def known_auc(values: Any, changed: Any) -> float | None:
     """The AUC over the parties that have a value at all."""
     known = np.isfinite(values)
     return auc(values[known], changed[known]) if 0 < changed[known].sum() < known.sum() else None
@@ -158,7 +155,7 @@ def semivalues_experiment(
     )
 
 
-SEMIVALUES_COVERTYPE = semivalues_experiment("semivalues", COVERTYPE, PAPER_COVERTYPE, 5, "25")
+SEMIVALUES_COVERTYPE = semivalues_experiment("semivalues", COVERTYPE, PAPER_COVERTYPE, 5, "30")
 SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 4, "8 (GPU)")
 
 
@@ -189,7 +186,7 @@ def loo_experiment(name: str, task: Task, minutes: str) -> Experiment:
     )
 
 
-LOO_COVERTYPE = loo_experiment("loo", BLOCKS, "10")
+LOO_COVERTYPE = loo_experiment("loo", BLOCKS, "12")
 LOO_MNIST = loo_experiment("loo-mnist", MNIST, "20 (GPU)")
 
 EPSILONS = (0.1, 1.0, 10.0)
@@ -230,7 +227,7 @@ EPSILON = Experiment(
     title="AUC at claimed epsilon = 0.1, 1, 10: Covertype, logistic; at 0.1 all is random, at 10 i.i.d. catches up",
     data=("covertype",),
     trials=5,
-    minutes="50",
+    minutes="25",
     trial=partial(epsilon_trial, BLOCKS),
     show=show_epsilons,
     check=no_check,
@@ -293,69 +290,3 @@ def burn_in_experiment(name: str, task: Task, trials: int, minutes: str) -> Expe
 
 BURN_IN_COVERTYPE = burn_in_experiment("burn-in", BLOCKS, 5, "15")
 BURN_IN_MNIST = burn_in_experiment("burn-in-mnist", MNIST, 2, "10 (GPU)")
-
-
-RATES, QUICK_RATES = (0.02, 0.05, 0.1, 0.2), (0.05,)
-VARIANTS = ("as printed", "pixels standardised", "softmax inside", "fresh starts")
-
-
-def variants_trial(scale: Scale, number: int) -> Trial:
-    """Value one split of MNIST by the CNN in the ways that the paper leaves open, with several learning rates."""
-    rows, public, k = (QUICK_ROWS, QUICK_PUBLIC, QUICK_K) if scale.quick else (ROWS, PUBLIC, K)
-    plain = make_problem("mnist", scale.data, rows, public, number, SHARE)
-    found: dict[str, Any] = {}
-    for variant in VARIANTS:
-        problem, model, fresh = plain, "cnn", variant == "fresh starts"
-        if variant == "pixels standardised":
-            (X, y), (X_test, y_test) = plain.train, plain.test
-            mean, spread = X_test.mean(), X_test.std()
-            problem = replace(plain, train=((X - mean) / spread, y), test=((X_test - mean) / spread, y_test))
-        ways: dict[str, Method] = {
-            "no DP": Method("no DP", Schedule("independent", fresh_start=fresh), "none", walks=100),
-            "Y* q=0.9": Method("Y*", Schedule("running-mean", 0.9, block=MNIST.block, fresh_start=fresh), "paper"),
-        }
-        for rate in QUICK_RATES if scale.quick else RATES:
-            scores = {}
-            for name, method in ways.items():
-                result, _ = run_method(
-                    method, problem, k, model=_with_softmax if variant == "softmax inside" else model,
-                    engine=Local(device=scale.device), seed=number, learning_rate=rate,
-                )  # fmt: skip
-                scores[name] = _auc(result.values["shapley"], problem.changed)  # None: training diverged
-            found[f"{variant}, rate {rate:g}"] = scores
-    return {"variants": found}
-
-
-def _with_softmax() -> nn.Module:
-    return nn.Sequential(nn.Unflatten(1, (1, 28)), paper_cnn((1, 28, 28), 10), nn.Softmax(-1))
-
-
-def show_variants(trials: list[Trial], path: Path) -> str:
-    """Return the table; draw the AUCs of Y* against those without noise."""
-    names = list(trials[0]["variants"])
-    ways = list(trials[0]["variants"][names[0]])
-    rows = []
-    for name in names:
-        scores = {way: [one["variants"][name][way] for one in trials] for way in ways}
-        rows.append([name, *("diverged" if None in found else mean_and_error(found) for found in scores.values())])
-    figure, axes = plotted(width=5.0)
-    for variant in VARIANTS:
-        mine = [name for name in names if name.startswith(variant)]
-        points = [[np.mean([one["variants"][name][way] or np.nan for one in trials]) for way in ways] for name in mine]
-        axes[0, 0].plot(*np.transpose(points), marker="o", label=variant)
-    axes[0, 0].set(xlabel="AUC, no DP", ylabel="AUC, Y* q=0.9")
-    axes[0, 0].legend(fontsize="small")
-    save_figure(figure, path)
-    return markdown(["", *ways], rows)
-
-
-MNIST_VARIANTS = Experiment(
-    name="mnist-variants",
-    title="What the paper leaves open for MNIST with a CNN: softmax inside, fresh starts, scaling, learning rate",
-    data=("mnist",),
-    trials=1,
-    minutes="8 (GPU)",
-    trial=variants_trial,
-    show=show_variants,
-    check=no_check,
-)

@@ -21,6 +21,7 @@ from dpvalue.tabular.folder import Folder, Known, first_facts, value_facts, valu
 from dpvalue.tabular.job import Job
 from dpvalue.tabular.schema import numbers, texts
 from dpvalue.tasks import Curve, retraining_curve
+from dpvalue.tasks.curves import ORDERS
 from dpvalue.utility import Utility
 
 
@@ -153,5 +154,5 @@ def _retrained(job: Job, parties: Parties, result: Result) -> list[Curve] | None
     return [
         retraining_curve(result, parties, job.utility, kind, order, trials=3)
         for kind in ("removal", "addition")
-        for order in ("high", "low", "random")
+        for order in ORDERS
     ]

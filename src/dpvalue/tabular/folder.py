@@ -30,6 +30,7 @@ from dpvalue.table import Table
 from dpvalue.tabular.config import RunConfig, make_config
 from dpvalue.tabular.schema import Schema
 from dpvalue.tasks import Curve, addition_curve, removal_curve
+from dpvalue.tasks.curves import ORDERS
 
 _FILES = ("values.csv", "run.toml", "run.json", "table.safetensors", "report.html")
 
@@ -104,11 +105,7 @@ def value_facts(
     """Return what is known once values are made; `retrained` curves take the place of those from the table."""
     curves = retrained
     if curves is None:
-        curves = []
-        if not result.table.schedule.fresh_start:
-            curves = [
-                make(result, order) for make in (removal_curve, addition_curve) for order in ("high", "low", "random")
-            ]
+        curves = [make(result, order) for make in (removal_curve, addition_curve) for order in ORDERS]
     assert result.utility is not None
     return {
         "semivalues": [one.name for one in result.semivalues],
