@@ -20,8 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+from dpvalue.experiments.datasets import load_hospitals
 
 
 def main() -> None:
@@ -30,15 +29,9 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--draws", type=int, default=20)
     asked = parser.parse_args()
-    parts = []
-    for name in HOSPITALS:
-        text = (asked.data_dir / "heart-disease" / f"processed.{name}.data").read_text().replace("?", "nan")
-        parts.append(np.array([[float(cell) for cell in line.split(",")] for line in text.split()]))
-    rows = np.concatenate(parts)
-    site = np.repeat(np.arange(4), [len(part) for part in parts])
-    X, y = rows[:, :-1], (rows[:, -1] > 0).astype(int)
+    X, y, hospital = load_hospitals(asked.data_dir)
     public = np.random.default_rng(0).random(len(X)) < 0.2
-    names = np.array(HOSPITALS)[site[~public]]
+    names = hospital[~public]
     data = (X[~public], y[~public]), (X[public], y[public])
     prepare = make_pipeline(SimpleImputer(strategy="median", keep_empty_features=True), StandardScaler())
     common = {"groups": names, "preprocess": prepare, "progress": False}

@@ -117,7 +117,7 @@ def test_the_bound_stays_under_the_claim(name: str) -> None:
     assert 0.99 < found.moved < 1.0001  # the canary saturates, and does no more
     assert not found.shared_noise
     if name not in WEAK:
-        assert found.bound > 2.0  # not for want of trying
+        assert found.bound > 1.0  # not for want of trying: about 4.5, by chance below 2 once in some hundred runs
     if found.guarantee.claimed_epsilon is None:
         assert found.holds
         assert "the claim holds against this attack" in str(found)

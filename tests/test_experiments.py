@@ -126,7 +126,7 @@ def test_methods_have_the_noise_they_say() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", [(400, 50, 1.0), (400, 200, 1.0), (800, 1000, 1.0)])
+@pytest.mark.parametrize("setting", [(50, 50, 1.0), (400, 50, 1.0), (400, 200, 1.0), (800, 1000, 1.0)])
 def test_kept_noise_is_that_of_the_accounting(setting: tuple[int, int, float]) -> None:
     n, k, epsilon = setting
     found = dpv.privacy.accounting.poisson_noise_multiplier(epsilon, 5e-5, k, n)
@@ -195,6 +195,18 @@ def test_the_list_and_bad_names(tmp_path: Path) -> None:
     assert missing.stderr.count("\n") == 1
 
 
+def test_the_committed_table_agrees_with_the_paper() -> None:
+    kept = Path(__file__).parents[1] / "results"
+    experiment = EXPERIMENTS["semivalues"]
+    trials = stored_trials(experiment, Scale(quick=False, data=None), kept)
+    assert len(trials) == 5
+    experiment.check(trials, False)
+    for one in trials:
+        one["methods"]["X*"]["auc"]["banzhaf"] += 0.08
+    with pytest.raises(dpv.DpvalueError, match=r"Banzhaf, X\*: an AUC of 0\.7.*more than 0\.04 from 0\.725"):
+        experiment.check(trials, False)
+
+
 @pytest.mark.slow
 def test_all_that_needs_no_data_is_reproduced_quickly(tmp_path: Path) -> None:
     done = reproduce("all", "--quick", "--workers", "2", cwd=tmp_path)
@@ -210,8 +222,10 @@ def test_covertype_has_the_order_of_the_paper_in_small(tmp_path: Path) -> None:
     y = generator.integers(1, 4, 500)
     centres = generator.normal(0, 1, (4, 54))
     np.savez(tmp_path / "covtype.npz", x=(10 * (centres[y] + generator.normal(0, 1, (500, 54)))).astype(np.int16), y=y)
-    done = reproduce("semivalues", "--data-dir", str(tmp_path), cwd=tmp_path)
+    done = reproduce("semivalues", "loo", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "| Shapley, paper | 0.905 (.001) |" in done.stdout
+    assert "| LOO, paper | 0.832 | 0.511 | 0.659 | 0.720 |" in done.stdout
+    assert not (tmp_path / "results" / "loo" / "quick").exists()  # it shows the walks of semivalues
     trials = stored_trials(EXPERIMENTS["semivalues"], Scale(quick=True, data=None), tmp_path / "results")
     assert trials[0]["methods"]["i.i.d."]["epsilon"] > 10  # said as it is

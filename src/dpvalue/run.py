@@ -89,18 +89,9 @@ class Run:
             )
             rows = releases.run(report, partial(self._value_round, add, probes) if kinds else None)
             return self._table(rows), {name: one.estimate for name, one in estimators.items()}
-        walks = InterleavedReleases(
-            walker=self.walker,
-            contributions=self.contributions,
-            noise=self.noise,
-            seed=settings.seed,
-            schedule=schedule,
-            permutations=settings.permutations,
-            witness=self.witness,
-        )
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
-            rows = walks.run(report, self.evaluate, add) if kinds else walks.run(report)
+            rows = self.walks().run(report, self.evaluate, add) if kinds else self.walks().run(report)
             return rows, {name: one.estimate for name, one in estimators.items()}
 
         if self.charging is None:
@@ -109,6 +100,18 @@ class Run:
             weights = {name: one.weights for name, one in estimators.items()}
             rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
         return self._table(rows), estimates
+
+    def walks(self) -> InterleavedReleases:
+        """Return the walks and releases of a paper schedule, to be run."""
+        return InterleavedReleases(
+            walker=self.walker,
+            contributions=self.contributions,
+            noise=self.noise,
+            seed=self.settings.seed,
+            schedule=self.choice.schedule,
+            permutations=self.settings.permutations,
+            witness=self.witness,
+        )
 
     def charged_to(self, ledger: Ledger) -> Run:
         """Return the run with its releases charged to a ledger, and kept there."""

@@ -56,7 +56,8 @@ class PublicTuner:
         for repeat in range(_REPEATS):
             generator = stream(self.seed, Purpose.TUNING, 1 + repeat)
             halves = np.array_split(generator.permutation(len(self.public.x)), 2)
-            parties = self._stand_ins(generator, halves[0], self.sizes)
+            most = _MOST_STEPS if own_gradients else _MOST_STAND_INS
+            parties = self._stand_ins(generator, halves[0], self.sizes, most)
             contributions = self._contributions(parties, mechanism)
             if own_gradients:
                 final = self._pass_with_own_gradients(contributions, generator)
@@ -73,10 +74,10 @@ class PublicTuner:
         return Contributions(self.model, parties, rule, self.engine)
 
     def _stand_ins(
-        self, generator: np.random.Generator, rows: NDArray[np.int64], sizes: NDArray[np.int64]
+        self, generator: np.random.Generator, rows: NDArray[np.int64], sizes: NDArray[np.int64], most: int
     ) -> PartyRows:
-        """Up to 128 stand-ins for parties, each of rows drawn from the given public rows."""
-        chosen = np.minimum(generator.choice(sizes, min(len(sizes), _MOST_STAND_INS), replace=False), _MOST_ROWS)
+        """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
+        chosen = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
         drawn = torch.from_numpy(generator.choice(rows, chosen.sum())).to(self.public.x.device)
         x, y = self.public.x[drawn].cpu().numpy(), self.public.y[drawn].cpu().numpy()
         return party_rows(x, y, chosen, self.initial.dtype, self.initial.device)
@@ -92,8 +93,8 @@ class PublicTuner:
         """One pass of noisy gradient steps, for all rates side by side: the models (rates, d) at its end."""
         rates, theta = self._rates(), self.initial.repeat(len(RATES), 1)
         std = float(self._release_std(contributions.mechanism))
-        for _ in range(min(len(self.sizes), _MOST_STEPS)):
-            party = torch.full((len(RATES),), int(generator.integers(contributions.n)), device=theta.device)
+        for number in range(contributions.n):
+            party = torch.full((len(RATES),), number, device=theta.device)
             step = contributions.at(theta, party).to(theta.dtype)
             if std:
                 step = step + std * self._noise(generator, 1)
@@ -116,11 +117,12 @@ class PublicTuner:
         if releases > 1:
             some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
             along = torch.zeros(len(RATES), len(first)).to(first)
+            together = max(1, self.engine.batch(3 * len(first)) // len(some))
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
-                theta = points.repeat_interleave(len(some), dim=0)
-                found = contributions.at(theta, some.repeat(len(RATES)))
-                along += found.unflatten(0, (len(RATES), len(some))).mean(1) / len(_WALK_FRACTIONS)
+                for total, few in zip(along.split(together), points.split(together), strict=True):
+                    found = contributions.at(few.repeat_interleave(len(some), dim=0), some.repeat(len(few)))
+                    total += found.unflatten(0, (len(few), len(some))).mean(1) / len(_WALK_FRACTIONS)
             mean = (first + (releases - 1) * along) / releases
         moved: Tensor = self.initial - rates * (n * mean + noise)
         return moved

@@ -23,23 +23,25 @@ def reproduce(
 ) -> None:
     """Make the paper's tables and figures again; stop and continue anywhere.
 
-    NAMES are those that --list shows, or all: what needs data that is not there is then left out.
+    NAMES are those that --list shows. Of all, what needs data that is not there is left out.
 
     Example: dpvalue reproduce uncertainty mia --full
     """
     with failing_clearly():
-        from dpvalue.experiments import EXPERIMENTS
+        from dpvalue.experiments import EXPERIMENTS, GROUPS
         from dpvalue.experiments.datasets import is_embedded
         from dpvalue.experiments.trials import Scale, make_page, stored_trials
 
         if list_ or not names:
             for one in EXPERIMENTS.values():
-                needs = ", ".join(name for name in one.data if not is_embedded(name)) or "nothing"
-                out.print(f"{one.name:<18}{one.minutes:>9} min  needs {needs:<10} {one.title}")
+                needs = ", ".join([name for name in one.data if not is_embedded(name)] + list(one.weights)) or "nothing"
+                out.print(f"{one.name:<18}{one.minutes:>9} min  needs {needs:<18} {one.title}")
+            for group, members in GROUPS.items():
+                out.print(f"{group}: {'everything' if group == 'all' else ', '.join(members)}")
             return
         for name in names:
-            require_choice("name", name, [*EXPERIMENTS, "all"])
-        wanted = list(EXPERIMENTS.values()) if "all" in names else [EXPERIMENTS[name] for name in names]
+            require_choice("name", name, [*EXPERIMENTS, *GROUPS])
+        wanted = [EXPERIMENTS[one] for name in names for one in GROUPS.get(name, (name,))]
         scale = Scale(quick=not full, data=data_dir, device=device)
         for one in wanted:
             if "all" in names and not one.has_data(data_dir):

@@ -1,6 +1,6 @@
 """The paper's tables and figures, each from one command: `dpvalue reproduce NAME`."""
 
-from dpvalue.experiments import attack, diabetes, labels, mnist_variants, resources, theory
+from dpvalue.experiments import attack, diabetes, labels, mnist_variants, resources, theory, use_cases
 from dpvalue.experiments.trials import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -9,8 +9,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         labels.SEMIVALUES_COVERTYPE, labels.SEMIVALUES_MNIST, labels.LOO_COVERTYPE, labels.LOO_MNIST,
         labels.BURN_IN_COVERTYPE, labels.BURN_IN_MNIST, mnist_variants.MNIST_VARIANTS, diabetes.LARGER_K,
         diabetes.SELECTION, diabetes.SIMILARITY, theory.UNCERTAINTY, labels.EPSILON, diabetes.REGRESSION, attack.MIA,
-        resources.MEMORY, resources.RUNTIME,
+        attack.MIA_COVERTYPE,
+        *use_cases.USE_CASES, resources.MEMORY, resources.RUNTIME,
     )
 }  # fmt: skip
 
-__all__ = ["EXPERIMENTS", "Experiment"]
+GROUPS = {"use-cases": tuple(one.name for one in use_cases.USE_CASES), "all": tuple(EXPERIMENTS)}
+
+__all__ = ["EXPERIMENTS", "GROUPS", "Experiment"]

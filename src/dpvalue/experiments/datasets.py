@@ -22,6 +22,10 @@ Arrays = tuple[NDArray[Any], NDArray[Any]]
 ENVIRONMENT = "DPVALUE_DATA"
 
 
+class MissingDataError(DpvalueError):
+    """A file of a data set, or of weights, is not there."""
+
+
 def load(name: str, folder: str | Path | None = None) -> Arrays:
     """Return features and labels of a data set.
 
@@ -37,6 +41,27 @@ def load(name: str, folder: str | Path | None = None) -> Arrays:
         raise
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise DpvalueError(f"{name} in {place} cannot be read: a file is damaged ({type(error).__name__})") from None
+
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+def load_hospitals(folder: str | Path | None = None) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return UCI's heart disease data: 13 measurements (NaN: missing), whether ill, and the hospital of each row."""
+    place = Path(folder or os.environ.get(ENVIRONMENT, "."))
+    parts = []
+    for name in HOSPITALS:
+        file = f"processed.{name}.data"
+        path = _first(place, f"heart-disease/{file}", file)
+        if path is None:
+            raise _missing(place, f"heart-disease/{file}", "Heart Disease (UCI)")
+        try:
+            cells = [line.split(",") for line in path.read_text().replace("?", "nan").split()]
+            parts.append(np.array(cells, dtype=np.float64).reshape(-1, 14))
+        except ValueError as error:
+            raise DpvalueError(f"{path} cannot be read: it is damaged ({error})") from None
+    rows = np.concatenate(parts)
+    return rows[:, :-1], (rows[:, -1] > 0).astype(np.int64), np.repeat(HOSPITALS, [len(part) for part in parts])
 
 
 def is_embedded(name: str) -> bool:
@@ -147,8 +172,8 @@ def _first(folder: Path, *names: str) -> Path | None:
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
-def _missing(folder: Path, files: str, published: str) -> DpvalueError:
-    return DpvalueError(
+def _missing(folder: Path, files: str, published: str) -> MissingDataError:
+    return MissingDataError(
         f"{published} is wanted in {folder}: {files}; name the folder with --data-dir or {ENVIRONMENT} "
         f"({_PUBLISHED[published]})"
     )
@@ -159,6 +184,7 @@ _PUBLISHED = {
     "CIFAR-10": "www.cs.toronto.edu/~kriz/cifar.html",
     "Covertype (UCI)": "archive.ics.uci.edu/dataset/31/covertype",
     "Wine Quality (UCI)": "archive.ics.uci.edu/dataset/186/wine+quality",
+    "Heart Disease (UCI)": "archive.ics.uci.edu/dataset/45/heart+disease",
 }
 _LOADERS: dict[str, Callable[[Path], Arrays]] = {
     "breast-cancer": lambda folder: _embedded("breast-cancer", folder / "breast-cancer.npz"),

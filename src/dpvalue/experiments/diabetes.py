@@ -53,7 +53,7 @@ def larger_k_trial(data: str, scale: Scale, number: int) -> Trial:
     problem = _problem(data, scale, number)
     counts = QUICK_COUNTS if scale.quick else COUNTS
     found: dict[str, dict[str, list[Any]]] = {}
-    rate = paper_rate(problem, model=_model(data), seed=number)
+    rate = paper_rate("none", problem, counts[0], model=_model(data), seed=number)
     for method in (IID, CORRELATED, NO_DP):
         found[method.name] = {"variance": [], "mean": [], "removal": []}
         for k in counts:
@@ -166,7 +166,7 @@ def selection_trial(scale: Scale, number: int) -> Trial:
     problem = _problem("diabetes", scale, number)
     k = 40 if scale.quick else 400
     found = {}
-    rate = paper_rate(problem, seed=number)
+    rate = paper_rate("none", problem, k, seed=number)
     for method in (NO_DP, IID, running_mean(0.8)):
         values = run_method(method, problem, k, seed=number, learning_rate=rate)[0].values["shapley"]
         found[method.name] = {

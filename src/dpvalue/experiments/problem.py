@@ -2,28 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.datasets import Arrays, load
+from dpvalue.parties import Parties
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A split of a data set; `changed` marks private rows whose label was replaced by another class at random."""
+    """A split of a data set into private rows, `per_party` in a row for each party, and public ones.
+
+    `changed` marks the parties whose labels were all replaced by other classes at random.
+    """
 
     train: Arrays
     test: Arrays
     changed: NDArray[np.bool_]
+    per_party: int = 1
 
     @property
     def n(self) -> int:
-        """The number of private rows."""
+        """The number of parties."""
         return len(self.changed)
+
+    @property
+    def parties(self) -> Parties:
+        """The private rows as parties."""
+        return Parties(
+            *self.train, groups=None if self.per_party == 1 else np.repeat(np.arange(self.n), self.per_party)
+        )
+
+    def standardised(self) -> Problem:
+        """Return the problem with every channel of its images less its mean, by its deviation, over the public rows."""
+        X = self.test[0]
+        over = (0, -2, -1) if X.ndim == 4 else None
+        mean, spread = X.mean(over, keepdims=True), X.std(over, keepdims=True)
+        (train, y), (test, y_test) = self.train, self.test
+        return replace(self, train=((train - mean) / spread, y), test=((test - mean) / spread, y_test))
 
 
 def make_problem(
@@ -49,11 +70,32 @@ def make_problem(
             np.concatenate([y[:rows][present[:rows]], y[rows:]]),
         )
         rows = int(present[:rows].sum())
-    changed = np.zeros(rows, dtype=bool)
-    labels = y[:rows].copy()
-    if share:
-        changed[generator.choice(rows, round(share * rows), replace=False)] = True
-        classes = np.unique(y)
-        place = np.searchsorted(classes, labels[changed])
-        labels[changed] = classes[(place + generator.integers(1, len(classes), changed.sum())) % len(classes)]
+    changed, labels = _change(y[:rows], np.unique(y), share, 1, generator)
     return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed)
+
+
+def make_sets(arrays: Arrays, parties: int, per_party: int, public: int, seed: int, share: float) -> Problem:
+    """Return parties of `per_party` rows each, and public rows, drawn at random; of a share all labels are changed."""
+    X, y = arrays
+    rows = parties * per_party
+    if len(X) < rows + 2:
+        raise DpvalueError(f"the data has {len(X)} rows, fewer than {parties} parties of {per_party}, and public ones")
+    generator = np.random.default_rng([seed, parties])
+    order = generator.permutation(len(X))[: rows + public]
+    X, y = X[order], y[order]
+    changed, labels = _change(y[:rows], np.unique(y), share, per_party, generator)
+    return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed, per_party)
+
+
+def _change(
+    labels: NDArray[Any], classes: NDArray[Any], share: float, per_party: int, generator: np.random.Generator
+) -> tuple[NDArray[np.bool_], NDArray[Any]]:
+    """Replace all labels of a share of the parties by other classes; return which parties, and all labels."""
+    parties, labels = len(labels) // per_party, labels.copy()
+    changed = np.zeros(parties, dtype=bool)
+    if share:
+        changed[generator.choice(parties, round(share * parties), replace=False)] = True
+        which = np.repeat(changed, per_party)
+        place = np.searchsorted(classes, labels[which])
+        labels[which] = classes[(place + generator.integers(1, len(classes), which.sum())) % len(classes)]
+    return changed, labels

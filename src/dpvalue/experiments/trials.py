@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from dpvalue.bench.machine import facts
-from dpvalue.errors import DpvalueError
-from dpvalue.experiments.datasets import load
+from dpvalue.experiments.datasets import MissingDataError, load
+from dpvalue.experiments.resnets import load_weights
 from dpvalue.progress import reporting
 
 Trial = dict[str, Any]
@@ -41,6 +41,8 @@ class Experiment:
         trial: makes one repetition: takes the scale and the number of the trial.
         show: draws the figure and returns the table as Markdown: takes all trials, and the path without its ending.
         check: raises if the trials do not show what the paper says; takes all trials and whether they are quick ones.
+        weights: the pre-trained networks that it takes.
+        walks: the experiment whose trials it shows, if they are not its own.
     """
 
     name: str
@@ -51,13 +53,21 @@ class Experiment:
     trial: Callable[[Scale, int], Trial]
     show: Callable[[list[Trial], Path], str]
     check: Callable[[list[Trial], bool], None]
+    weights: tuple[str, ...] = ()
+    walks: str | None = None
+
+    def place(self, scale: Scale, folder: Path) -> Path:
+        """Return the folder of its trials."""
+        return folder / (self.walks or self.name) / ("quick" if scale.quick else "full")
 
     def has_data(self, folder: str | None) -> bool:
-        """Whether all of its data sets can be loaded."""
+        """Whether all of its data sets and weights are there; damaged ones raise."""
         try:
             for name in self.data:
                 load(name, folder)
-        except DpvalueError:
+            for name in self.weights:
+                load_weights(name, folder)
+        except MissingDataError:
             return False
         return True
 
@@ -65,7 +75,7 @@ class Experiment:
 def missing_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[tuple[int, Path]]:
     """Return the trials that are not there yet: their numbers, and where they belong."""
     count = min(2, experiment.trials) if scale.quick else experiment.trials
-    place = folder / experiment.name / ("quick" if scale.quick else "full")
+    place = experiment.place(scale, folder)
     return [(number, place) for number in range(count) if not (place / f"trial-{number}.json").is_file()]
 
 
@@ -106,7 +116,7 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
 
 def stored_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[Trial]:
     """Return the trials that are there, in order."""
-    place = folder / experiment.name / ("quick" if scale.quick else "full")
+    place = experiment.place(scale, folder)
     found = sorted(place.glob("trial-*.json"), key=lambda path: int(path.stem.split("-")[1]))
     return [json.loads(path.read_text()) for path in found]
 

@@ -16,6 +16,7 @@ from dpvalue.models.base import REGRESSION
 from dpvalue.models.network import Network
 
 CHANNELS = 16
+_CACHED = 2**18  # numbers
 
 
 def paper_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
@@ -57,6 +58,19 @@ class PaperCNN(Network):
         patches = used.unfold(3, 3, 1).unfold(4, 3, 1)  # a view (b, r, c, h, w, 3, 3): nothing is copied yet
         split: Tensor = patches.unflatten(4, (self._columns, 2)).unflatten(3, (self._rows, 2))
         return split.permute(0, 1, 4, 6, 2, 7, 8, 3, 5).reshape(*x.shape[:2], 4, self._taps, -1)
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of each model; on a CPU a few images at a time, so that their maps stay in its cache."""
+        if theta.is_cuda:
+            return super().outputs(theta, x)
+        kernel, bias, linear, shift = self._parts(theta)
+        kernels, hidden = kernel.flatten(0, 1), []
+        few = max(1, _CACHED // (4 * len(kernels) * self._rows * self._columns))
+        for windows in self._windows(x.unsqueeze(1)).squeeze(1).split(few):
+            maps = (kernels @ windows).unbind(1)  # four of (images, b 16, windows)
+            hidden.append(torch.maximum(torch.maximum(maps[0], maps[1]), torch.maximum(maps[2], maps[3])))
+        flat = torch.cat(hidden).add_(bias.flatten()[:, None]).relu_().unflatten(1, (len(theta), CHANNELS))
+        return torch.baddbmm(shift.unsqueeze(1), flat.flatten(2).transpose(0, 1), linear.transpose(1, 2))
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradients of the weighted losses in closed form."""
