@@ -144,6 +144,7 @@ def test_f_of_v_is_a_variance_and_tends_to_two() -> None:
 def test_tables() -> None:
     assert mean_and_error([0.5, 0.7]) == "0.600 (0.100)"
     assert mean_and_error([0.5]) == "0.500"
+    assert mean_and_error([-0.0001]) == "0.000"
     assert markdown(["a", "b"], [["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |\n"
 
 
@@ -169,6 +170,16 @@ def test_trials_are_kept_and_continued(tmp_path: Path) -> None:
         assert (tmp_path / "results" / "uncertainty" / name).is_file()
 
 
+def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
+    for number, place in missing_trials(EXPERIMENTS["uncertainty"], Scale(True, None), tmp_path / "results"):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"trial-{number}.json").write_text('{"machine": {}, "counts": [1]}')
+    done = reproduce("uncertainty", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "lack 'variance': another version made them" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_trial_that_contradicts_the_paper_is_an_error(tmp_path: Path) -> None:
     scale = Scale(quick=True, data=None)
     for number, place in missing_trials(EXPERIMENTS["uncertainty"], scale, tmp_path / "results"):
@@ -189,6 +200,9 @@ def test_the_list_and_bad_names(tmp_path: Path) -> None:
     wrong = reproduce("everything", cwd=tmp_path)
     assert wrong.returncode == 2
     assert wrong.stderr.startswith("error: name must be one of semivalues,")
+    nobody = reproduce("memory", "--workers", "0", cwd=tmp_path)
+    assert nobody.returncode == 2
+    assert nobody.stderr.startswith("error: workers must be a whole number of at least 1")
     missing = reproduce("regression", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert missing.returncode == 2
     assert "winequality-red.csv" in missing.stderr

@@ -61,8 +61,10 @@ def test_parties_of_several_rows_are_changed_as_a_whole() -> None:
     assert (differs == problem.changed[:, None]).all()
     assert len(problem.test[1]) == 50
     assert not set(problem.train[0][:, 0]) & set(problem.test[0][:, 0])
-    with pytest.raises(dpv.DpvalueError, match="fewer than 40 parties of 6"):
+    with pytest.raises(dpv.DpvalueError, match="200 rows are fewer than 40 parties of 6, and 50 public ones"):
         make_sets((X, y), parties=40, per_party=6, public=50, seed=1, share=0.3)
+    with pytest.raises(dpv.DpvalueError, match="3 public rows, drawn at random, do not hold every class"):
+        make_sets((X, y), parties=20, per_party=6, public=3, seed=1, share=0.3)
 
 
 def test_images_are_standardised_by_the_public_rows() -> None:
@@ -114,9 +116,46 @@ def test_a_federation_spends_its_budget_over_all_rounds() -> None:
     assert run_rounds(honest, 3).cost["epsilon"] == 1.0
 
 
+@pytest.mark.parametrize("noise", ["fast", "secure"])
+def test_a_federation_adds_the_noise_that_it_claims(noise: str) -> None:
+    """What an observer sees, less what the same clients release without noise."""
+    seen: dict[str, list[torch.Tensor]] = {"none": [], "honest": []}
+    for kind, releases in seen.items():
+        method = replace(ROUND_DECAYING, noise=kind)
+        own = {"clip": 1.0, "learning_rate": 1e-9, "noise": noise, "seed": 0}
+        run = open_run([method], clients(), 20, 1.0, metric="accuracy", **own)
+
+        def see(who: torch.Tensor, release: torch.Tensor, to: list[torch.Tensor] = releases) -> None:
+            to.append(release)
+
+        run_rounds(replace(run, witness=see), 2)
+    errors = torch.stack(seen["honest"]) - torch.stack(seen["none"])
+    assert errors.shape[:2] == (20, 12)
+    claimed = run.choice.door.noise_multiplier  # of the last run, the honest one
+    assert float(errors.std()) == pytest.approx(claimed, rel=0.1)
+    assert float(errors[0].std()) == pytest.approx(float(errors[-1].std()), rel=0.4)
+
+
+def test_a_federation_refuses_what_it_does_not_do() -> None:
+    method = replace(ROUND_DECAYING, schedule=Schedule("decaying", block=2))
+    run = open_run([method], clients(), 4, 1.0, metric="accuracy", learning_rate=0.1)
+    with pytest.raises(dpv.DpvalueError, match="no blocks"):
+        run_rounds(run, 2)
+
+
+def test_which_methods_share_a_learning_rate() -> None:
+    problem = make_problem("digits", None, 40, 100, seed=0, share=0.3)
+    methods = [no_dp(walks=2), iid(), running_mean(0.5)]
+    for quiet in (True, False):
+        rates = [one.cost["learning_rate"] for one in run_methods(methods, problem, 20, quiet_rate=quiet).values()]
+        assert rates[1] == rates[2]
+        assert (rates[0] == rates[1]) is quiet
+
+
 def test_wrong_clients_are_found_and_the_rate_is_searched_in_public() -> None:
     problem = clients()
     rate = round_rate("none", problem, 6, 1.0, seed=0)
+    assert rate > 1e-4
     other = replace(problem, train=(np.zeros_like(problem.train[0]), problem.train[1]))
     assert round_rate("none", other, 6, 1.0, seed=0) == rate  # no private row is read
     run = open_run([ROUND_NO_DP], problem, 6, 1.0, metric="loss", learning_rate=rate, seed=0)
@@ -139,7 +178,7 @@ def weights(name: str) -> dict[str, torch.Tensor]:
 
 
 def test_torchvisions_names() -> None:
-    names = set(resnets.state_names("resnet34"))
+    names = set(resnets.state_shapes("resnet34"))
     some = {
         "conv1.weight",
         "bn1.running_var",
@@ -172,6 +211,11 @@ def test_weights_from_both_formats(tmp_path: Path) -> None:
     save_file({"conv1.weight": made["conv1.weight"]}, tmp_path / "resnet18_cut.safetensors")
     with pytest.raises(dpv.DpvalueError, match="is no resnet18 of torchvision"):
         resnets.load_weights("resnet18", tmp_path)
+    (tmp_path / "resnet18_cut.safetensors").unlink()
+    for wrong in ({**made, "conv1.weight": made["conv1.weight"][:3]}, [1, 2], dict.fromkeys(made, 1)):
+        torch.save(wrong, tmp_path / "resnet18.pth")
+        with pytest.raises(dpv.DpvalueError, match="is no resnet18 of torchvision"):
+            resnets.load_weights("resnet18", tmp_path)
 
 
 def test_a_trunk_and_its_head_are_the_whole_network(tmp_path: Path) -> None:
@@ -235,9 +279,10 @@ def test_hospitals(tmp_path: Path) -> None:
     assert np.isnan(X[:, 1]).all()
     assert y.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
     assert hospital.tolist()[::2] == ["cleveland", "hungarian", "switzerland", "va"]
-    (place / "processed.va.data").write_text("1,2,3\n")
-    with pytest.raises(dpv.DpvalueError, match="is damaged"):
-        load_hospitals(tmp_path)
+    for damaged in ("1,2,3\n", "", "1,2\n1\n", "a,b\n"):
+        (place / "processed.va.data").write_text(damaged)
+        with pytest.raises(dpv.DpvalueError, match="is damaged"):
+            load_hospitals(tmp_path)
 
 
 def made_images(folder: Path) -> None:

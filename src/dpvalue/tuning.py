@@ -25,7 +25,7 @@ from dpvalue.utility import PublicSet
 RATES = tuple(10 ** (exponent / 4) for exponent in range(-24, 5))  # 1e-6 to 10
 _REPEATS = 2
 _MOST_STAND_INS, _MOST_ROWS = 128, 64
-_MOST_STEPS = 1000
+_MOST_STEPS, _MOST_DRAWN = 1000, 8192
 _WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 
 
@@ -56,7 +56,8 @@ class PublicTuner:
         for repeat in range(_REPEATS):
             generator = stream(self.seed, Purpose.TUNING, 1 + repeat)
             halves = np.array_split(generator.permutation(len(self.public.x)), 2)
-            most = _MOST_STEPS if own_gradients else _MOST_STAND_INS
+            rows = max(1, int(self.sizes.mean()))
+            most = max(_MOST_STAND_INS, min(_MOST_STEPS, _MOST_DRAWN // rows)) if own_gradients else _MOST_STAND_INS
             parties = self._stand_ins(generator, halves[0], self.sizes, most)
             contributions = self._contributions(parties, mechanism)
             if own_gradients:

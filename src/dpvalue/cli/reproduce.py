@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpvalue.cli.app import app, argument, failing_clearly, option, out
-from dpvalue.errors import require_choice
+from dpvalue.errors import require_choice, require_count
 
 
 @app.command()
@@ -41,11 +41,12 @@ def reproduce(
             return
         for name in names:
             require_choice("name", name, [*EXPERIMENTS, *GROUPS])
-        wanted = [EXPERIMENTS[one] for name in names for one in GROUPS.get(name, (name,))]
+        require_count("workers", workers)
+        wanted = [EXPERIMENTS[one] for one in dict.fromkeys(one for name in names for one in GROUPS.get(name, (name,)))]
         scale = Scale(quick=not full, data=data_dir, device=device)
         for one in wanted:
             if "all" in names and not one.has_data(data_dir):
-                out.print(f"{one.name}: left out, as its data is not here ({', '.join(one.data)})\n")
+                out.print(f"{one.name}: left out, as its data is not here ({', '.join((*one.data, *one.weights))})\n")
                 continue
             try:
                 page, table = make_page(one, scale, out_, workers)

@@ -21,6 +21,22 @@ Deliver = Callable[[int, Tensor, Callable[[], Tensor]], Tensor]
 """Takes a round, the table that it walks with, and what makes its release; returns the release."""
 
 
+def release_round(
+    contributions: Contributions, source: NoiseSource, number: int, clipped: Tensor, grid: Grid | None, model: Tensor
+) -> Tensor:
+    """Return what all parties release in a round: their clipped contributions (n, d), with noise if there is privacy.
+
+    Without a grid, noise is drawn in the type of the model.
+    """
+    everyone = torch.arange(len(clipped), device=clipped.device)
+    noise = None
+    if contributions.mechanism.noise_multiplier:
+        stream = source.stream(number, model, contributions.mechanism.law, 0 if grid is None else grid.bits)
+        dtype = model.dtype if grid is None else torch.float64
+        noise = contributions.noise(stream.fill(model.new_empty(clipped.shape, dtype=dtype)), everyone)
+    return contributions.release(clipped, noise, everyone, grid)
+
+
 @dataclass(frozen=True)
 class RoundReleases:
     """The releases of R rounds of B probes; the first is taken at public points: the initial model, or `points`.
@@ -69,17 +85,8 @@ class RoundReleases:
             clipped = self.contributions.along(self.points, self.shares, everyone, grid)
         else:
             clipped = self._along_walks(table, orders, grid)
-        noise = self._noise(number, clipped, everyone, grid)
-        return self.contributions.release(clipped, noise, everyone, grid).to(table.dtype)
-
-    def _noise(self, number: int, like: Tensor, everyone: Tensor, grid: Grid | None) -> Tensor | None:
-        """The noise of a round; none without privacy."""
-        mechanism, initial = self.contributions.mechanism, self.walker.initial
-        if not mechanism.noise_multiplier:
-            return None
-        stream = self.noise.stream(number, initial, mechanism.law, 0 if grid is None else grid.bits)
-        dtype = initial.dtype if grid is None else torch.float64
-        return self.contributions.noise(stream.fill(initial.new_empty(like.shape, dtype=dtype)), everyone)
+        initial = self.walker.initial
+        return release_round(self.contributions, self.noise, number, clipped, grid, initial).to(table.dtype)
 
     def _along_walks(self, table: Tensor, orders: Ints, grid: Grid | None) -> Tensor:
         """Each party's clipped gradient at the model before it, averaged over the probes in float64; on a grid, added.

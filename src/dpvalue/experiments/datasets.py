@@ -9,6 +9,7 @@ import gzip
 import os
 import pickle
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def load(name: str, folder: str | Path | None = None) -> Arrays:
         return _LOADERS[name](place)
     except DpvalueError:
         raise
-    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise DpvalueError(f"{name} in {place} cannot be read: a file is damaged ({type(error).__name__})") from None
 
 
@@ -56,10 +57,12 @@ def load_hospitals(folder: str | Path | None = None) -> tuple[NDArray[Any], NDAr
         if path is None:
             raise _missing(place, f"heart-disease/{file}", "Heart Disease (UCI)")
         try:
-            cells = [line.split(",") for line in path.read_text().replace("?", "nan").split()]
-            parts.append(np.array(cells, dtype=np.float64).reshape(-1, 14))
+            rows = np.array([line.split(",") for line in path.read_text().replace("?", "nan").split()], dtype=float)
         except ValueError as error:
             raise DpvalueError(f"{path} cannot be read: it is damaged ({error})") from None
+        if rows.ndim != 2 or rows.shape[1] != 14:
+            raise DpvalueError(f"{path} cannot be read: it is damaged (its lines must have 14 cells)")
+        parts.append(rows)
     rows = np.concatenate(parts)
     return rows[:, :-1], (rows[:, -1] > 0).astype(np.int64), np.repeat(HOSPITALS, [len(part) for part in parts])
 
@@ -120,7 +123,8 @@ def _cifar10(folder: Path) -> Arrays:
             images = np.concatenate([file[name] for name in ("x_train", "x_test") if name in file.files])
             labels = np.concatenate([file[name] for name in ("y_train", "y_test") if name in file.files])
         return images.transpose(0, 3, 1, 2).astype(np.float32) / 255, labels.astype(np.int64)
-    batches = sorted(folder.glob("cifar-10-batches-py/data_batch_*")) + sorted(folder.glob("data_batch_*"))
+    places = (folder / "cifar-10-batches-py", folder)
+    batches = [path for place in places for name in ("data_batch_*", "test_batch") for path in sorted(place.glob(name))]
     if not batches:
         raise _missing(folder, "cifar10.npz, or the folder cifar-10-batches-py", "CIFAR-10")
     parts = [_batch(path) for path in batches]

@@ -17,6 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.engine.rounds import release_round
+from dpvalue.errors import DpvalueError
 from dpvalue.estimates import Estimator, Ints
 from dpvalue.experiments.methods import Method, Outcome, cost_of, open_run
 from dpvalue.experiments.problem import Problem
@@ -38,6 +40,8 @@ def run_rounds(run: Run, orders_per_round: int) -> Outcome:
     model that is a function of earlier releases and public things.
     """
     began = time.perf_counter()
+    if run.charging is not None or run.choice.schedule.block > 1 or run.choice.schedule.fresh_start:
+        raise DpvalueError("federated rounds take no ledger, no blocks and no fresh starts")
     k, n = run.settings.permutations, run.contributions.n
     estimator = Estimator(semivalue("shapley"), n)
     with run.settings.engine.threading():
@@ -81,31 +85,31 @@ def _marginals(run: Run, theta: Tensor, combined: Tensor, orders: Ints) -> Float
 
 def _release(run: Run, number: int, theta: Tensor, everyone: Tensor) -> Tensor:
     """What all parties release in a round (n, d)."""
-    clipped = run.contributions.at(theta.expand(len(everyone), -1), everyone)
-    noise = None
-    if run.contributions.mechanism.noise_multiplier:
-        drawn = run.noise.stream(number, theta, run.contributions.mechanism.law, 0).fill(torch.empty_like(clipped))
-        noise = run.contributions.noise(drawn, everyone)
-    return run.contributions.release(clipped, noise, everyone, None).to(theta.dtype)
+    grid = run.contributions.grid()
+    clipped = run.contributions.at(theta.expand(len(everyone), -1), everyone, grid)
+    release = release_round(run.contributions, run.noise, number, clipped, grid, theta).to(theta.dtype)
+    run.witness(everyone, release)
+    return release
 
 
 def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings: Any) -> float:
     """Return the learning rate of the best global model after k rounds, searched on public rows.
 
-    Parties of rows from one half of the public set stand in for the clients, with the noise that is planned (that of
-    decaying contributions); the other half judges.
+    Parties of rows from one half of the public set stand in for the clients, with as much noise as is planned (that of
+    decaying contributions) but other draws; the other half judges, by loss.
     """
     method = ROUND_NO_DP if noise == "none" else replace(ROUND_DECAYING, noise=noise)
     X, y = problem.test
     generator = np.random.default_rng([int(settings["seed"]), problem.n])
+    own = {**settings, "seed": int(generator.integers(2**31)), "learning_rate": RATES[0]}
     one, other = np.array_split(generator.permutation(len(X)), 2)
     drawn = generator.choice(one, problem.n * problem.per_party)
     public = replace(problem, train=(X[drawn], y[drawn]), test=(X[other], y[other]))
-    run = open_run([method], public, k, epsilon, metric="accuracy", learning_rate=RATES[0], **settings)
+    run = open_run([method], public, k, epsilon, metric="loss", **own)
     scores = []
     with run.settings.engine.threading():
         for rate in RATES:
             trained = replace(run, walker=replace(run.walker, learning_rate=rate))
             *_, (theta, combined) = _rounds(trained)
             scores.append(float(run.evaluate(_moved(trained, theta, combined)[None])[0]))
-    return RATES[int(np.argmax(scores))]
+    return RATES[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]

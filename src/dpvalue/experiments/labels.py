@@ -126,6 +126,10 @@ def _of(trials: list[Trial], name: str, kind: str) -> list[float]:
     return [float(score) for score in found if score is not None] or [float("nan")]
 
 
+def _known(score: float | None) -> float:
+    return float("nan") if score is None else score
+
+
 def check_order(trials: list[Trial], quick: bool) -> None:
     """Raise unless correlated noise beats i.i.d. noise, and our default is at least as good at equal noise."""
     mean = {name: float(np.mean(_of(trials, name, "shapley"))) for name in trials[0]["methods"]}
@@ -171,7 +175,9 @@ def semivalues_experiment(
     """Return the table "semivalues" of one data set."""
     return Experiment(
         name=name,
-        title=f"AUC of semivalues for 30% changed labels, 800 points, k = 1000: {task.data}, {task.model}",
+        title=f"AUC of semivalues for 30% changed labels, 800 points, k = 1000: {task.data}, {task.model}"
+        + ("" if task.block == 1 else f"; X* and Y* in blocks of {task.block}")
+        + "; no DP by 200 walks",
         data=(task.data,),
         trials=trials,
         minutes=minutes,
@@ -235,7 +241,7 @@ def show_epsilons(trials: list[Trial], path: Path) -> str:
     figure, axes = plotted(width=5.5)
     rows = []
     for name in names:
-        scores = [[one["epsilons"][str(e)][name]["auc"]["shapley"] for e in EPSILONS] for one in trials]
+        scores = [[_known(one["epsilons"][str(e)][name]["auc"]["shapley"]) for e in EPSILONS] for one in trials]
         band(axes[0, 0], EPSILONS, scores, name, marker="o")
         spent = [trials[0]["epsilons"][str(e)][name]["epsilon"] for e in EPSILONS]
         cells = [
@@ -267,10 +273,10 @@ def burn_in_trial(task: Task, scale: Scale, number: int) -> Trial:
     """Value one split with each burn-in, by loss and by accuracy."""
     problem, k = task.problem(scale, number), QUICK_K if scale.quick else K
     settings = task.settings(scale, number)
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[float | None]] = {}
     for metric in ("loss", "accuracy"):
         outcomes = run_methods([task.correlated(q) for q in BURN_INS], problem, k, metric=metric, **settings)
-        found[metric] = [auc(one.values["shapley"], problem.changed) for one in outcomes.values()]
+        found[metric] = [known_auc(one.values["shapley"], problem.changed) for one in outcomes.values()]
     return {"auc": found}
 
 
@@ -279,7 +285,7 @@ def show_burn_ins(trials: list[Trial], path: Path) -> str:
     figure, axes = plotted(width=5.0)
     rows = []
     for metric in ("loss", "accuracy"):
-        scores = [one["auc"][metric] for one in trials]
+        scores = [[_known(score) for score in one["auc"][metric]] for one in trials]
         band(axes[0, 0], BURN_INS, scores, f"V = {metric}", marker="o")
         rows.append([f"V = {metric}", *(mean_and_error([one[i] for one in scores]) for i in range(len(BURN_INS)))])
     axes[0, 0].set(xlabel="burn-in q", ylabel="AUC")
@@ -292,8 +298,8 @@ def check_burn_ins(trials: list[Trial], quick: bool) -> None:
     """Raise unless the largest burn-in is better than none; few permutations show nothing."""
     if quick:
         return
-    scores = np.mean([one["auc"]["loss"] for one in trials], axis=0)
-    if scores[-1] <= scores[0]:
+    scores = np.mean([[_known(score) for score in one["auc"]["loss"]] for one in trials], axis=0)
+    if not scores[-1] > scores[0]:
         raise DpvalueError(f"burn-in 0.9 has an AUC of {scores[-1]:.3f}, not above {scores[0]:.3f} without")
 
 

@@ -12,9 +12,8 @@ import numpy as np
 def mean_and_error(numbers: Sequence[float]) -> str:
     """Return a mean with its standard error in parentheses."""
     found = np.asarray(numbers, dtype=float)
-    if len(found) < 2:
-        return f"{found.mean():.3f}"
-    return f"{found.mean():.3f} ({found.std(ddof=1) / np.sqrt(len(found)):.3f})"
+    mean = f"{found.mean().round(3) + 0.0:.3f}"  # no "-0.000"
+    return mean if len(found) < 2 else f"{mean} ({found.std(ddof=1) / np.sqrt(len(found)):.3f})"
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -43,6 +43,7 @@ class Problem:
         X = self.test[0]
         over = (0, -2, -1) if X.ndim == 4 else None
         mean, spread = X.mean(over, keepdims=True), X.std(over, keepdims=True)
+        spread = np.where(spread > 0, spread, 1.0)
         (train, y), (test, y_test) = self.train, self.test
         return replace(self, train=((train - mean) / spread, y), test=((test - mean) / spread, y_test))
 
@@ -63,7 +64,8 @@ def make_problem(
     if X.ndim == 2:
         spread = X[rows:].std(0)
         X = (X - X[rows:].mean(0)) / np.where(spread > 0, spread, 1.0)
-    present = np.isin(y, np.unique(y[rows:]))  # a class that the public rows lack cannot be judged
+    # A class that the public rows lack cannot be judged; numbers can.
+    present = np.isin(y, np.unique(y[rows:])) | (y.dtype.kind == "f")
     if not present[:rows].all():
         X, y = (
             np.concatenate([X[:rows][present[:rows]], X[rows:]]),
@@ -78,11 +80,13 @@ def make_sets(arrays: Arrays, parties: int, per_party: int, public: int, seed: i
     """Return parties of `per_party` rows each, and public rows, drawn at random; of a share all labels are changed."""
     X, y = arrays
     rows = parties * per_party
-    if len(X) < rows + 2:
-        raise DpvalueError(f"the data has {len(X)} rows, fewer than {parties} parties of {per_party}, and public ones")
+    if len(X) < rows + public:
+        raise DpvalueError(f"{len(X)} rows are fewer than {parties} parties of {per_party}, and {public} public ones")
     generator = np.random.default_rng([seed, parties])
     order = generator.permutation(len(X))[: rows + public]
     X, y = X[order], y[order]
+    if not np.isin(y, y[rows:]).all():
+        raise DpvalueError(f"{public} public rows, drawn at random, do not hold every class of the private ones")
     changed, labels = _change(y[:rows], np.unique(y), share, per_party, generator)
     return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed, per_party)
 

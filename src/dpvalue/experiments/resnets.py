@@ -20,6 +20,9 @@ from dpvalue.experiments.datasets import ENVIRONMENT, Arrays, MissingDataError
 DEPTHS = {"resnet18": (2, 2, 2, 2), "resnet34": (3, 4, 6, 3)}
 WIDTHS = (64, 128, 256, 512)
 PIXELS = 64
+_UNREADABLE = (
+    OSError, EOFError, KeyError, RuntimeError, ValueError, TypeError, AttributeError, pickle.UnpicklingError,
+)  # fmt: skip
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -39,8 +42,12 @@ def load_weights(name: str, folder: str | Path | None = None) -> dict[str, Tenso
             weights = load_file(found[0])
         else:
             weights = torch.load(found[0], map_location="cpu", weights_only=True)
-        return {key: weights[key].float() for key in state_names(name)}
-    except (OSError, EOFError, KeyError, RuntimeError, ValueError, pickle.UnpicklingError) as error:
+        shapes = state_shapes(name)
+        for key, shape in shapes.items():
+            if weights[key].shape != shape:
+                raise ValueError(f"{key} has the shape {tuple(weights[key].shape)}, not {tuple(shape)}")
+        return {key: weights[key].float() for key in shapes}
+    except _UNREADABLE as error:
         raise DpvalueError(f"{found[0]} is no {name} of torchvision: {_first_line(error)}") from None
     except Exception as error:  # safetensors' own error has no base but this
         if not type(error).__name__.startswith("Safetensor"):
@@ -52,11 +59,11 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__} {str(error).splitlines()[0][:100]}" if str(error) else type(error).__name__
 
 
-def state_names(name: str) -> list[str]:
-    """Return the names of all weights and statistics before the head."""
-    return [key for key in Trunk(name).state_dict() if not key.endswith("num_batches_tracked")] + [
-        f"{_last(name)}.{key}" for key in Block(512, 512).state_dict() if not key.endswith("num_batches_tracked")
-    ]
+def state_shapes(name: str) -> dict[str, torch.Size]:
+    """Return the names and shapes of all weights and statistics before the head."""
+    block = {f"{_last(name)}.{key}": tensor for key, tensor in Block(512, 512).state_dict().items()}
+    state = {**Trunk(name).state_dict(), **block}
+    return {key: tensor.shape for key, tensor in state.items() if not key.endswith("num_batches_tracked")}
 
 
 def _last(name: str) -> str:

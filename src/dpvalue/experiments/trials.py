@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvalue.bench.machine import facts
+from dpvalue.errors import DpvalueError
 from dpvalue.experiments.datasets import MissingDataError, load
 from dpvalue.experiments.resnets import load_weights
 from dpvalue.progress import reporting
@@ -103,11 +104,16 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
         trials = run_trials(experiment, scale, folder, workers, report)
     size = "quick" if scale.quick else "full"
     path = folder / experiment.name / size
-    table = experiment.show(trials, path.with_name(f"{size}-figure"))
+    try:
+        table = experiment.show(trials, path.with_name(f"{size}-figure"))
+    except KeyError as error:
+        place = experiment.place(scale, folder)
+        raise DpvalueError(f"the trials in {place} lack {error}: another version made them, remove them") from None
     machine = ", ".join(f"{name} {fact}" for name, fact in trials[0]["machine"].items())
     page = path.with_name(f"{size}.md")
     page.write_text(
-        f"# {experiment.name}\n\n{experiment.title}. {len(trials)} trial(s), mean (standard error).\n\n{table}\n"
+        f"# {experiment.name}\n\n{experiment.title}. {len(trials)} trial(s), mean (standard error)."
+        f"{' In small, to see that it works: --full has the sizes above.' if scale.quick else ''}\n\n{table}\n"
         f"![{experiment.name}]({size}-figure.png)\n\nMachine: {machine}.\n",
         encoding="utf-8",
     )
