@@ -98,5 +98,5 @@ def mia_experiment(name: str, sets: tuple[str, ...], minutes: str) -> Experiment
     )
 
 
-MIA = mia_experiment("mia", ("breast-cancer", "diabetes"), "8")
-MIA_COVERTYPE = mia_experiment("mia-covertype", ("covertype",), "15")
+MIA = mia_experiment("mia", ("breast-cancer", "diabetes"), "5")
+MIA_COVERTYPE = mia_experiment("mia-covertype", ("covertype",), "12")

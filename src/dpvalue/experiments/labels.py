@@ -126,7 +126,8 @@ def _of(trials: list[Trial], name: str, kind: str) -> list[float]:
     return [float(score) for score in found if score is not None] or [float("nan")]
 
 
-def _known(score: float | None) -> float:
+def or_nan(score: float | None) -> float:
+    """Return an AUC, NaN where there is none."""
     return float("nan") if score is None else score
 
 
@@ -241,7 +242,7 @@ def show_epsilons(trials: list[Trial], path: Path) -> str:
     figure, axes = plotted(width=5.5)
     rows = []
     for name in names:
-        scores = [[_known(one["epsilons"][str(e)][name]["auc"]["shapley"]) for e in EPSILONS] for one in trials]
+        scores = [[or_nan(one["epsilons"][str(e)][name]["auc"]["shapley"]) for e in EPSILONS] for one in trials]
         band(axes[0, 0], EPSILONS, scores, name, marker="o")
         spent = [trials[0]["epsilons"][str(e)][name]["epsilon"] for e in EPSILONS]
         cells = [
@@ -285,7 +286,7 @@ def show_burn_ins(trials: list[Trial], path: Path) -> str:
     figure, axes = plotted(width=5.0)
     rows = []
     for metric in ("loss", "accuracy"):
-        scores = [[_known(score) for score in one["auc"][metric]] for one in trials]
+        scores = [[or_nan(score) for score in one["auc"][metric]] for one in trials]
         band(axes[0, 0], BURN_INS, scores, f"V = {metric}", marker="o")
         rows.append([f"V = {metric}", *(mean_and_error([one[i] for one in scores]) for i in range(len(BURN_INS)))])
     axes[0, 0].set(xlabel="burn-in q", ylabel="AUC")
@@ -298,7 +299,7 @@ def check_burn_ins(trials: list[Trial], quick: bool) -> None:
     """Raise unless the largest burn-in is better than none; few permutations show nothing."""
     if quick:
         return
-    scores = np.mean([[_known(score) for score in one["auc"]["loss"]] for one in trials], axis=0)
+    scores = np.mean([[or_nan(score) for score in one["auc"]["loss"]] for one in trials], axis=0)
     if not scores[-1] > scores[0]:
         raise DpvalueError(f"burn-in 0.9 has an AUC of {scores[-1]:.3f}, not above {scores[0]:.3f} without")
 

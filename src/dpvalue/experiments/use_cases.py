@@ -18,7 +18,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.datasets import Arrays, load
 from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_NO_DP, round_rate, run_rounds
-from dpvalue.experiments.labels import known_auc
+from dpvalue.experiments.labels import known_auc, or_nan
 from dpvalue.experiments.methods import (
     DEFAULT_EQUAL,
     DEFAULT_HONEST,
@@ -142,8 +142,7 @@ def _rounds(case: Case, problem: Problem, settings: dict[str, Any]) -> dict[str,
 
 def _scores(trials: list[Trial], name: str) -> list[float]:
     """The AUCs of a method; NaN where it diverged."""
-    found = [one["methods"][name]["auc"] for one in trials]
-    return [float("nan") if score is None else score for score in found]
+    return [or_nan(one["methods"][name]["auc"]) for one in trials]
 
 
 def show(case: Case, trials: list[Trial], path: Path) -> str:
