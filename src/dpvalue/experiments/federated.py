@@ -103,7 +103,8 @@ def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings:
     generator = np.random.default_rng([int(settings["seed"]), problem.n])
     own = {**settings, "seed": int(generator.integers(2**31)), "learning_rate": RATES[0]}
     one, other = np.array_split(generator.permutation(len(X)), 2)
-    drawn = generator.choice(one, problem.n * problem.per_party)
+    rows = problem.n * problem.per_party
+    drawn = generator.choice(one, rows, replace=rows > len(one))
     public = replace(problem, train=(X[drawn], y[drawn]), test=(X[other], y[other]))
     run = open_run([method], public, k, epsilon, metric="loss", **own)
     scores = []
