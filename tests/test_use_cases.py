@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 import dpvalue as dpv
-from dpvalue.experiments import EXPERIMENTS, resnets
+from dpvalue.experiments import EXPERIMENTS, resnets, use_cases
 from dpvalue.experiments.datasets import MissingDataError, load_hospitals
 from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_NO_DP, round_rate, run_rounds
 from dpvalue.experiments.methods import Method, iid, no_dp, open_run, run_method, run_methods, running_mean
@@ -152,6 +152,27 @@ def test_which_methods_share_a_learning_rate() -> None:
         assert (rates[0] == rates[1]) is quiet
 
 
+def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made_images(tmp_path)
+    case = replace(use_cases.CASES["federated-mnist"], k=2, n=4, per_party=2, public=30, spare=50, orders=1)
+    seen: dict[str, set[int]] = {"searched": set(), "valued": set()}
+
+    def searched(noise: str, problem: Problem, *rest: Any, **settings: Any) -> float:
+        seen["searched"].add(len(problem.test[0]))
+        return round_rate(noise, problem, *rest, **settings)
+
+    def valued(methods: Any, problem: Problem, *rest: Any, **settings: Any) -> Any:
+        seen["valued"].add(len(problem.test[0]))
+        return open_run(methods, problem, *rest, **settings)
+
+    monkeypatch.setattr(use_cases, "round_rate", searched)
+    monkeypatch.setattr(use_cases, "open_run", valued)
+    monkeypatch.setattr(use_cases, "run_methods", lambda *rest, **settings: {})
+    found = use_cases.trial(case, Scale(quick=False, data=str(tmp_path)), 0)["methods"]
+    assert list(found) == ["no DP", "i.i.d.", "correlated", "correlated, honest"]
+    assert seen == {"searched": {80}, "valued": {30}}
+
+
 def test_wrong_clients_are_found_and_the_rate_is_searched_in_public() -> None:
     problem = clients()
     rate = round_rate("none", problem, 6, 1.0, seed=0)
@@ -247,6 +268,8 @@ def test_a_trunk_and_its_head_are_the_whole_network(tmp_path: Path) -> None:
                 x = norm(functional.conv2d(x, made[f"{at}.downsample.0.weight"], stride=2), f"{at}.downsample.1")
             x = (inside + x).relu()
     torch.testing.assert_close(ours, x, rtol=1e-3, atol=1e-3)
+    pooled, _ = resnets.features("resnet18", (images, np.zeros(3)), tmp_path, "cpu", pooled=True)
+    np.testing.assert_allclose(pooled, x.mean((-2, -1)), rtol=1e-3, atol=1e-3)
 
 
 def test_a_head_can_be_valued() -> None:
@@ -309,6 +332,30 @@ def test_use_cases_in_small(name: str, tmp_path: Path) -> None:
     table = EXPERIMENTS[name].show([json.loads(json.dumps(trial))], tmp_path / "figure")
     assert "| no DP - method, paper |" in table
     assert (tmp_path / "figure.svg").is_file()
+
+
+@pytest.mark.slow
+def test_a_resnet_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made weights and images; a network other than the CNN multiplies in TF32, and only it does."""
+    made = {key: tensor - tensor.mean() if tensor.dim() > 1 else tensor for key, tensor in weights("resnet18").items()}
+    torch.save(
+        {key: 4 * tensor if tensor.dim() > 1 else tensor for key, tensor in made.items()}, tmp_path / "resnet18.pth"
+    )
+    generator = np.random.default_rng(0)
+    y = np.arange(400) % 10
+    images = (25 * y[:, None, None, None] + generator.integers(0, 20, (400, 32, 32, 3))).astype(np.uint8)
+    np.savez(tmp_path / "cifar10.npz", x_train=images, y_train=y, x_test=images[:1], y_test=y[:1])
+    precisions = []
+
+    def noted(*rest: Any, **settings: Any) -> Any:
+        precisions.append(torch.get_float32_matmul_precision())
+        return run_methods(*rest, **settings)
+
+    monkeypatch.setattr(use_cases, "run_methods", noted)
+    found = EXPERIMENTS["sets-resnet18"].trial(Scale(quick=True, data=str(tmp_path)), 0)["methods"]
+    assert found["no DP"]["auc"] is not None
+    assert precisions == ["high"]
+    assert torch.get_float32_matmul_precision() == "highest"
 
 
 @pytest.mark.slow

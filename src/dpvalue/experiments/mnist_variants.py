@@ -85,7 +85,7 @@ def _network(variant: Variant) -> nn.Module:
 
 def show_variants(trials: list[Trial], path: Path) -> str:
     """Return the table; draw the AUCs of Y* against those without noise."""
-    figure, axes = plotted(width=6.0)
+    figure, axes = plotted(width=8.0)
     rows = []
     for trial in trials:
         for rate, found in trial["rates"].items():
@@ -94,7 +94,7 @@ def show_variants(trials: list[Trial], path: Path) -> str:
         points = [[np.nan if score is None else score for score in one.values()] for one in trial["rates"].values()]
         axes[0, 0].plot(*np.transpose(points), marker="o", label=trial["variant"])
     axes[0, 0].set(xlabel="AUC, no DP", ylabel="AUC, Y* q=0.9")
-    axes[0, 0].legend(fontsize="small")
+    axes[0, 0].legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
     save_figure(figure, path)
     return markdown(["", "learning rate", "no DP (paper: 0.988)", "Y* q=0.9 (paper: 0.828)"], rows)
 

@@ -149,20 +149,25 @@ class Head(nn.Module):
         return outputs
 
 
-def features(name: str, images: Arrays, folder: str | Path | None, device: str) -> Arrays:
-    """Return the trunk's features of images (rows, 3, h, w) from 0 to 1, enlarged to `PIXELS`."""
+def features(name: str, images: Arrays, folder: str | Path | None, device: str, pooled: bool = False) -> Arrays:
+    """Return the trunk's features of images (rows, 3, h, w) from 0 to 1, enlarged to `PIXELS`.
+
+    `pooled` returns what the head gets instead: those after the last block, averaged over their places.
+    """
     weights = load_weights(name, folder)
     trunk = Trunk(name)
     own = {key: weights[key] for key in trunk.state_dict() if key in weights}
     trunk.load_state_dict(own, strict=False)
     trunk.to(device).eval()
+    block = HeadFactory(name, folder, 1)().block.to(device) if pooled else None
     X, y = images
     mean, deviation = (torch.tensor(one, device=device).view(3, 1, 1) for one in (MEAN, DEVIATION))
     found = []
     with torch.inference_mode():
         for some in torch.from_numpy(X).split(256):
             large = functional.interpolate(some.to(device), size=(PIXELS, PIXELS), mode="bilinear", antialias=True)
-            found.append(trunk((large - mean) / deviation).cpu())
+            maps = trunk((large - mean) / deviation)
+            found.append((maps if block is None else block(maps).mean((-2, -1))).cpu())
     return torch.cat(found).numpy(), y
 
 
@@ -175,7 +180,7 @@ class HeadFactory:
         self._block = {key.removeprefix(prefix): weights[key] for key in weights if key.startswith(prefix)}
         self._classes = classes
 
-    def __call__(self) -> nn.Module:
+    def __call__(self) -> Head:
         """Return a new module, its batch norms in evaluation mode."""
         head = Head(self._classes)
         head.block.load_state_dict(self._block, strict=False)

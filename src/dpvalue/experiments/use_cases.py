@@ -130,12 +130,13 @@ def _products(precision: str) -> Iterator[None]:
 
 
 def _data(case: Case, scale: Scale) -> tuple[Arrays, Any]:
-    """The rows, and the model: named, or what makes it."""
+    """The rows, and the model: named, or what makes it. A quick ResNet trains its head alone: that is logistic."""
     arrays = load(case.data, scale.data)
     if case.model == "cnn":
         return arrays, "cnn"
     if scale.quick:
-        arrays = arrays[0][:400], arrays[1][:400]
+        few = arrays[0][:400], arrays[1][:400]
+        return features(case.model, few, scale.data, scale.device, pooled=True), "logistic"
     return features(case.model, arrays, scale.data, scale.device), HeadFactory(case.model, scale.data, 10)
 
 
@@ -185,7 +186,7 @@ def show(case: Case, trials: list[Trial], path: Path) -> str:
     ]
     figure, axes = plotted(width=7.0)
     means = [float(np.mean(scores[name])) for name in names]
-    errors = [float(np.std(scores[name], ddof=1) / len(trials) ** 0.5) if len(trials) > 1 else 0.0 for name in names]
+    errors = [float(np.std(scores[name], ddof=1) / len(trials) ** 0.5) for name in names] if len(trials) > 1 else None
     axes[0, 0].bar(names, means, yerr=errors, capsize=3)
     axes[0, 0].set(ylabel="AUC", ylim=(0.3, 1.05), title=case.title)
     axes[0, 0].tick_params(axis="x", labelrotation=20)
