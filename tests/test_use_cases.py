@@ -74,6 +74,9 @@ def test_images_are_standardised_by_the_public_rows() -> None:
     np.testing.assert_allclose(problem.test[0].mean((0, 2, 3)), 0, atol=1e-12)
     np.testing.assert_allclose(problem.test[0].std((0, 2, 3)), 1)
     assert np.abs(problem.train[0].mean((0, 2, 3))).max() > 1e-3
+    centred = problem.standardised(mean_image=True)
+    np.testing.assert_allclose(centred.test[0].mean(0), 0, atol=1e-12)
+    np.testing.assert_allclose(centred.train[0] - problem.train[0], -problem.test[0].mean(0)[None].repeat(30, 0))
 
 
 def test_a_federation_is_the_appendix_round_by_round() -> None:

@@ -38,11 +38,14 @@ class Problem:
             *self.train, groups=None if self.per_party == 1 else np.repeat(np.arange(self.n), self.per_party)
         )
 
-    def standardised(self) -> Problem:
-        """Return the problem with every channel of its images less its mean, by its deviation, over the public rows."""
+    def standardised(self, mean_image: bool = False) -> Problem:
+        """Return the problem with every channel of its images less its mean, by its deviation, over the public rows.
+
+        With `mean_image` every pixel is less its own mean.
+        """
         X = self.test[0]
         over = (0, -2, -1) if X.ndim == 4 else None
-        mean, spread = X.mean(over, keepdims=True), X.std(over, keepdims=True)
+        mean, spread = X.mean(0 if mean_image else over, keepdims=True), X.std(over, keepdims=True)
         spread = np.where(spread > 0, spread, 1.0)
         (train, y), (test, y_test) = self.train, self.test
         return replace(self, train=((train - mean) / spread, y), test=((test - mean) / spread, y_test))
