@@ -6,7 +6,7 @@ import torch
 import dpvalue as dpv
 from dpvalue.bench.data import made
 
-for model, shape, n, k in (("logistic", (20,), 120, 20), ("cnn", (1, 12, 12), 24, 4)):
+for model, shape, n, k in (("logistic", (20,), 120, 20), ("cnn", (1, 12, 12), 24, 4), ("cnn", (3, 12, 12), 24, 4)):
     data = made(n, shape, 4, test=60)
     schedules = ("independent", "running-mean", "optimal", "decaying", dpv.Schedule("decaying", block=3))
     for schedule in (*schedules, dpv.Schedule("running-mean", block=3), dpv.Schedule("replay", probes=3)):

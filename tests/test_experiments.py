@@ -23,6 +23,7 @@ from dpvalue.experiments.theory import f_of_v
 from dpvalue.experiments.trials import Scale, missing_trials, stored_trials
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
+RESULTS = Path(__file__).parents[1] / "results"
 
 
 def test_mnist_in_both_formats(tmp_path: Path) -> None:
@@ -209,10 +210,20 @@ def test_the_list_and_bad_names(tmp_path: Path) -> None:
     assert missing.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(page.parent.name for page in RESULTS.glob("*/full.md")))
+def test_a_committed_page_is_what_its_trials_show(name: str, tmp_path: Path) -> None:
+    experiment, scale = EXPERIMENTS[name], Scale(quick=False, data=None)
+    trials = stored_trials(experiment, scale, RESULTS)
+    assert len(trials) == experiment.trials
+    experiment.check(trials, False)
+    assert experiment.show(trials, tmp_path / "figure") in (RESULTS / name / "full.md").read_text()
+    assert f"({Path('../results', name, 'full.md')})" in (RESULTS.parent / "docs" / "reproduction.md").read_text()
+
+
 def test_the_committed_table_agrees_with_the_paper() -> None:
-    kept = Path(__file__).parents[1] / "results"
     experiment = EXPERIMENTS["semivalues"]
-    trials = stored_trials(experiment, Scale(quick=False, data=None), kept)
+    trials = stored_trials(experiment, Scale(quick=False, data=None), RESULTS)
     assert len(trials) == 5
     experiment.check(trials, False)
     for one in trials:
