@@ -117,7 +117,7 @@ def trial(case: Case, scale: Scale, number: int) -> Trial:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """Multiply matrices in this precision: with "high" a GPU rounds factors to 10 bits, and is several times faster.
+    """Multiply matrices in this precision: with "high" a GPU may round factors to 10 bits (TF32).
 
     A gradient is clipped after it is made, without products: what a release may depend on stays bounded.
     """
