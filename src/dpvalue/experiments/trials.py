@@ -109,12 +109,13 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
     except KeyError as error:
         place = experiment.place(scale, folder)
         raise DpvalueError(f"the trials in {place} lack {error}: another version made them, remove them") from None
-    machine = ", ".join(f"{name} {fact}" for name, fact in trials[0]["machine"].items())
+    made_on = (", ".join(f"{name} {fact}" for name, fact in one["machine"].items()) for one in trials)
+    machines = "; ".join(dict.fromkeys(made_on))
     page = path.with_name(f"{size}.md")
     page.write_text(
         f"# {experiment.name}\n\n{experiment.title}. {len(trials)} trial(s), mean (standard error)."
         f"{' In small, to see that it works: --full has the sizes above.' if scale.quick else ''}\n\n{table}\n"
-        f"![{experiment.name}]({size}-figure.png)\n\nMachine: {machine}.\n",
+        f"![{experiment.name}]({size}-figure.png)\n\nMachine: {machines}.\n",
         encoding="utf-8",
     )
     return page, table
