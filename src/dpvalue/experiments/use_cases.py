@@ -207,7 +207,8 @@ def use_case(name: str, trials: int, minutes: str) -> Experiment:
     return Experiment(
         name=name,
         title=f"{case.title}: k = {case.k}, n = {case.n}, B = {case.per_party}"
-        + ("" if case.orders else f", correlated walks in blocks of {case.block}, no DP by 200 walks"),
+        + ("" if case.orders else f", correlated walks in blocks of {case.block}, no DP by 200 walks")
+        + ("" if case.model == "cnn" else "; --quick trains the head alone"),
         data=(case.data,),
         trials=trials,
         minutes=minutes,
