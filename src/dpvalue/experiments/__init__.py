@@ -1,6 +1,6 @@
 """The paper's tables and figures, each from one command: `dpvalue reproduce NAME`."""
 
-from dpvalue.experiments import attack, diabetes, labels, mnist_variants, resources, theory, use_cases
+from dpvalue.experiments import attack, diabetes, federated_rates, labels, mnist_variants, resources, theory, use_cases
 from dpvalue.experiments.trials import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
@@ -10,7 +10,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         labels.BURN_IN_COVERTYPE, labels.BURN_IN_MNIST, mnist_variants.MNIST_VARIANTS, diabetes.LARGER_K,
         diabetes.SELECTION, diabetes.SIMILARITY, theory.UNCERTAINTY, labels.EPSILON, diabetes.REGRESSION, attack.MIA,
         attack.MIA_COVERTYPE,
-        *use_cases.USE_CASES, resources.MEMORY, resources.RUNTIME,
+        *federated_rates.FEDERATED_RATES, *use_cases.USE_CASES, resources.MEMORY, resources.RUNTIME,
     )
 }  # fmt: skip
 

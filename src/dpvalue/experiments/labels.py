@@ -194,7 +194,7 @@ SEMIVALUES_COVERTYPE = replace(
     semivalues_experiment("semivalues", COVERTYPE, PAPER_COVERTYPE, 5, "10"),
     check=partial(check_agreement, _columns(PAPER_COVERTYPE)),
 )
-SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 1, "2 (GPU)")
+SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 4, "5 (GPU)")
 
 
 _LOO = {
@@ -321,4 +321,4 @@ def burn_in_experiment(name: str, task: Task, trials: int, minutes: str) -> Expe
 
 
 BURN_IN_COVERTYPE = burn_in_experiment("burn-in", BLOCKS, 5, "15")
-BURN_IN_MNIST = burn_in_experiment("burn-in-mnist", MNIST, 2, "10 (GPU)")
+BURN_IN_MNIST = burn_in_experiment("burn-in-mnist", MNIST, 2, "2 (GPU)")

@@ -28,7 +28,8 @@ def save_figure(figure: Any, path: Path) -> None:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
-    figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    with plt.rc_context({"svg.hashsalt": path.parent.name}):  # or every save names its shapes anew
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(path.with_suffix(".png"), dpi=130)
     plt.close(figure)
 
