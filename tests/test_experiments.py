@@ -155,6 +155,7 @@ def reproduce(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_trials_are_kept_and_continued(tmp_path: Path) -> None:
     first = reproduce("uncertainty", cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -241,6 +242,7 @@ def test_all_that_needs_no_data_is_reproduced_quickly(tmp_path: Path) -> None:
         assert (tmp_path / "results" / name / "quick.md").is_file()
 
 
+@pytest.mark.slow
 def test_covertype_has_the_order_of_the_paper_in_small(tmp_path: Path) -> None:
     """The code of the tables, on made rows in Covertype's format."""
     generator = np.random.default_rng(0)

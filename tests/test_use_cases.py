@@ -16,8 +16,8 @@ import torch
 import dpvalue as dpv
 from dpvalue.experiments import EXPERIMENTS, federated_rates, use_cases
 from dpvalue.experiments.datasets import MissingDataError, load_hospitals
-from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_METHODS, ROUND_NO_DP, run_rounds
-from dpvalue.experiments.federated_rates import FIRST_SPLIT, check_rates, rates_trial, settled, show_rates
+from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_METHODS, ROUND_NO_DP, round_rate, run_rounds
+from dpvalue.experiments.federated_rates import FIRST_SPLIT, rates_trial, show_rates
 from dpvalue.experiments.methods import Method, Outcome, iid, no_dp, open_run, run_method, run_methods, running_mean
 from dpvalue.experiments.problem import Problem, make_problem, make_sets
 from dpvalue.experiments.trials import Scale
@@ -154,30 +154,50 @@ def test_which_methods_share_a_learning_rate() -> None:
         assert (rates[0] == rates[1]) is quiet
 
 
-def test_wrong_clients_are_found() -> None:
+def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made_images(tmp_path)
+    case = replace(use_cases.CASES["federated-mnist"], k=2, n=4, per_party=2, public=30, spare=50, orders=1)
+    seen: dict[str, set[int]] = {"searched": set(), "valued": set()}
+
+    def searched(noise: str, problem: Problem, *rest: Any, **settings: Any) -> float:
+        seen["searched"].add(len(problem.test[0]))
+        return round_rate(noise, problem, *rest, **settings)
+
+    def valued(methods: Any, problem: Problem, *rest: Any, **settings: Any) -> Any:
+        seen["valued"].add(len(problem.test[0]))
+        return open_run(methods, problem, *rest, **settings)
+
+    monkeypatch.setattr(use_cases, "round_rate", searched)
+    monkeypatch.setattr(use_cases, "open_run", valued)
+    monkeypatch.setattr(use_cases, "run_methods", lambda *rest, **settings: {})
+    found = use_cases.trial(case, Scale(quick=False, data=str(tmp_path)), 0)["methods"]
+    assert list(found) == ["no DP", "i.i.d.", "correlated", "correlated, honest"]
+    assert seen == {"searched": {80}, "valued": {30}}
+
+
+def test_wrong_clients_are_found_and_the_rate_is_searched_in_public() -> None:
     problem = clients()
-    run = open_run([ROUND_NO_DP], problem, 6, 1.0, metric="loss", learning_rate=0.3, seed=0)
+    rate = round_rate("none", problem, 6, 1.0, seed=0)
+    assert rate > 1e-4
+    other = replace(problem, train=(np.zeros_like(problem.train[0]), problem.train[1]))
+    assert round_rate("none", other, 6, 1.0, seed=0) == rate  # no private row is read
+    run = open_run([ROUND_NO_DP], problem, 6, 1.0, metric="loss", learning_rate=rate, seed=0)
     values = run_rounds(run, 20).values["shapley"]
     assert values[problem.changed].max() < values[~problem.changed].min()
 
 
-def test_a_federation_takes_the_rates_of_the_best_values(tmp_path: Path) -> None:
+def test_a_rate_that_diverges_shows(tmp_path: Path) -> None:
     trials: list[dict[str, Any]] = [
-        {"rates": [0.1, 0.3, 1.0], "auc": {"i.i.d.": first, "correlated": second}}
-        for first, second in (([0.6, 0.9, 0.7], [0.5, None, 0.6]), ([0.8, 0.4, 0.8], [0.7, 1.0, 0.7]))
+        {"rates": [0.1, 0.3], "auc": {"i.i.d.": first, "correlated": second}}
+        for first, second in (([0.6, 0.9], [0.5, None]), ([0.8, 0.4], [0.7, 1.0]))
     ]
-    assert settled(trials) == {"i.i.d.": 1.0, "correlated": 1.0}  # 0.3 diverged once, and varies most
     table = show_rates(trials, tmp_path / "figure")
     assert "| 0.1 | 0.700 (0.100) | 0.600 (0.100) | -0.100 (0.000) |" in table
     assert "| 0.3 | 0.650 (0.250) | nan" in table
     assert (tmp_path / "figure.png").is_file()
-    case = replace(use_cases.CASES["federated-mnist"], rates=(1.0, 1.0))
-    check_rates(case, trials, quick=False)
-    with pytest.raises(dpv.DpvalueError, match=r"rates \(1.0, 0.1\), the splits settle \(1.0, 1.0\)"):
-        check_rates(replace(case, rates=(1.0, 0.1)), trials, quick=False)
 
 
-def test_rates_are_rehearsed_on_splits_that_no_table_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rates_are_tried_on_splits_that_no_table_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     made_images(tmp_path)
     case = replace(use_cases.CASES["federated-mnist"], k=2, n=4, per_party=2, public=30)
     seen: list[tuple[int, float]] = []

@@ -35,7 +35,7 @@ def reproduce(
         if list_ or not names:
             for one in EXPERIMENTS.values():
                 needs = ", ".join([name for name in one.data if not is_embedded(name)] + list(one.weights)) or "nothing"
-                out.print(f"{one.name:<18}{one.minutes:>9} min  needs {needs:<18} {one.title}")
+                out.print(f"{one.name:<24}{one.minutes:>9} min  needs {needs:<18} {one.title}")
             for group, members in GROUPS.items():
                 out.print(f"{group}: {'everything' if group == 'all' else ', '.join(members)}")
             return

@@ -11,19 +11,23 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dpvalue.engine.rounds import release_round
 from dpvalue.errors import DpvalueError
 from dpvalue.estimates import Estimator, Ints
-from dpvalue.experiments.methods import Method, Outcome, cost_of
+from dpvalue.experiments.methods import Method, Outcome, cost_of, open_run
+from dpvalue.experiments.problem import Problem
 from dpvalue.run import Run
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats, semivalue
 from dpvalue.streams import Purpose, permutations
 
+RATES = tuple(10 ** (exponent / 2) for exponent in range(-10, 3))  # 1e-5 to 10
 ROUND_NO_DP = Method("no DP", Schedule("independent", burn_in=0.2), "none")
 ROUND_IID = Method("i.i.d.", Schedule("independent", burn_in=0.2), "paper")
 ROUND_DECAYING = Method("correlated", Schedule("decaying", burn_in=0.2), "paper")
@@ -88,3 +92,27 @@ def _release(run: Run, number: int, theta: Tensor, everyone: Tensor) -> Tensor:
     release = release_round(run.contributions, run.noise, number, clipped, grid, theta).to(theta.dtype)
     run.witness(everyone, release)
     return release
+
+
+def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings: Any) -> float:
+    """Return the learning rate of the best global model after k rounds, searched on public rows.
+
+    Parties of rows from one half of the public set stand in for the clients, with as much noise as is planned (that of
+    decaying contributions) but other draws; the other half judges, by loss.
+    """
+    method = ROUND_NO_DP if noise == "none" else replace(ROUND_DECAYING, noise=noise)
+    X, y = problem.test
+    generator = np.random.default_rng([int(settings["seed"]), problem.n])
+    own = {**settings, "seed": int(generator.integers(2**31)), "learning_rate": RATES[0]}
+    one, other = np.array_split(generator.permutation(len(X)), 2)
+    rows = problem.n * problem.per_party
+    drawn = generator.choice(one, rows, replace=rows > len(one))
+    public = replace(problem, train=(X[drawn], y[drawn]), test=(X[other], y[other]))
+    run = open_run([method], public, k, epsilon, metric="loss", **own)
+    scores = []
+    with run.settings.engine.threading():
+        for rate in RATES:
+            trained = replace(run, walker=replace(run.walker, learning_rate=rate))
+            *_, (theta, combined) = _rounds(trained)
+            scores.append(float(run.evaluate(_moved(trained, theta, combined)[None])[0]))
+    return RATES[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
