@@ -20,20 +20,21 @@ from dpvalue.experiments.trials import Experiment, Scale, Trial
 from dpvalue.experiments.use_cases import CASES, Case, drawn
 
 FIRST_SPLIT, ORDERS = 100, 10
-RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+RATES, QUICK_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.1,)
 
 
 def rates_trial(case: Case, scale: Scale, number: int) -> Trial:
     """Value one split by every method at every rate; return the AUCs."""
     case = replace(case.sized(scale.quick), spare=0)
     problem, settings = drawn(case, scale, FIRST_SPLIT + number)
+    rates = QUICK_RATES if scale.quick else RATES
     found: dict[str, Any] = {}
     for method in ROUND_METHODS:
-        run = open_run([method], problem, case.k, case.epsilon, metric="accuracy", learning_rate=RATES[0], **settings)
-        at = [replace(run, walker=replace(run.walker, learning_rate=rate)) for rate in RATES]
+        run = open_run([method], problem, case.k, case.epsilon, metric="accuracy", learning_rate=rates[0], **settings)
+        at = [replace(run, walker=replace(run.walker, learning_rate=rate)) for rate in rates]
         values = [run_rounds(one, ORDERS).values["shapley"] for one in at]
         found[method.name] = [known_auc(one, problem.changed) for one in values]
-    return {"rates": RATES, "auc": found}
+    return {"rates": rates, "auc": found}
 
 
 def show_rates(trials: list[Trial], path: Path) -> str:
