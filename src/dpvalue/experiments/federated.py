@@ -94,6 +94,11 @@ def _release(run: Run, number: int, theta: Tensor, everyone: Tensor) -> Tensor:
     return release
 
 
+def at_rate(run: Run, rate: float) -> Run:
+    """Return the run with another learning rate, before anything is released."""
+    return replace(run, walker=replace(run.walker, learning_rate=rate))
+
+
 def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings: Any) -> float:
     """Return the learning rate of the best global model after k rounds, searched on public rows.
 
@@ -112,7 +117,7 @@ def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings:
     scores = []
     with run.settings.engine.threading():
         for rate in RATES:
-            trained = replace(run, walker=replace(run.walker, learning_rate=rate))
+            trained = at_rate(run, rate)
             *_, (theta, combined) = _rounds(trained)
             scores.append(float(run.evaluate(_moved(trained, theta, combined)[None])[0]))
     return RATES[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_METHODS, run_rounds
+from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_METHODS, at_rate, run_rounds
 from dpvalue.experiments.labels import known_auc, no_check, or_nan
 from dpvalue.experiments.methods import open_run
 from dpvalue.experiments.pages import band, markdown, mean_and_error, plotted, save_figure
@@ -31,8 +31,7 @@ def rates_trial(case: Case, scale: Scale, number: int) -> Trial:
     found: dict[str, Any] = {}
     for method in ROUND_METHODS:
         run = open_run([method], problem, case.k, case.epsilon, metric="accuracy", learning_rate=rates[0], **settings)
-        at = [replace(run, walker=replace(run.walker, learning_rate=rate)) for rate in rates]
-        values = [run_rounds(one, ORDERS).values["shapley"] for one in at]
+        values = [run_rounds(at_rate(run, rate), ORDERS).values["shapley"] for rate in rates]
         found[method.name] = [known_auc(one, problem.changed) for one in values]
     return {"rates": rates, "auc": found}
 
