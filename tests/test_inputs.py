@@ -49,16 +49,17 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"train": FRAME, "test": TEST_FRAME}, "name its label column with target="),
         ({"train": FRAME, "test": TEST_FRAME, "target": "y"}, "target must be one of the columns"),
         ({"train": GOOD, "target": "y"}, "target='y' names a column, but neither"),
-        ({"groups": [0, 1, None, 3, 4, 5, 6, 7]}, r"groups: no label may be missing; not so at row\(s\) 2"),
-        ({"groups": [0, 1, np.nan, 3, 4, 5, 6, 7]}, r"groups: no label may be missing; not so at row\(s\) 2"),
-        ({"train": (GOOD[0], [[1], [2, 3]])}, "got a ragged list"),
+        ({"train": (GOOD[0], [[1], [2, 3]])}, r"parties' labels must be one per row of features \(8\), got 2"),
+        ({"test": (np.array([["a"] * 4] * 30), TEST[1])}, "utility features must be numbers; encode text"),
+        ({"classes": [0, 1]}, "classes must hold all labels of the public set; '2' is missing"),
+        ({"classes": [0, 1, 2, "1.0"]}, "classes must differ in their canonical form"),
+        ({"model": "linear", "classes": [0, 1]}, "classes must not be given for regression"),
         ({"semivalues": dpv.Semivalue("loo", np.ones)}, "must not be called 'loo', which means other weights"),
         ({"semivalues": dpv.Semivalue("rank", np.ones)}, "must not be called 'rank'"),
         (
             {"train": FRAME.drop(columns="1"), "test": TEST_FRAME, "target": "label"},
             "must have the columns of the public set",
         ),
-        ({"train": (np.array([["a"] * 4] * 8), GOOD[1])}, "parties' features must be numbers; encode text"),
         ({"test": (TEST[0], TEST[1][:3])}, "utility labels must be one per row of features"),
         ({"test": (TEST[0], np.zeros(30, dtype=int))}, "utility labels must hold at least 2 classes, got 1"),
         ({"test": (TEST[0][:, 0], TEST[1])}, r"utility features must have shape \(rows, features\)"),
@@ -123,12 +124,10 @@ def test_what_a_transformer_says_of_private_rows_is_withheld(preprocess: Any) ->
     train = with_row(GOOD, 3, 1.0) if isinstance(preprocess, Complains) else (X, GOOD[1])
     if isinstance(preprocess, KBinsDiscretizer):
         test, train = TEST, (np.hstack([GOOD[0][:, :3].astype(object), X]), GOOD[1])
-    with pytest.raises(
-        dpv.DpvalueError, match=r"parties' features: preprocess cannot transform them \(\w+; its mess"
-    ) as caught:
-        call(train, test, preprocess=preprocess)
-    assert caught.value.__suppress_context__
-    assert "987654" not in str(caught.value)
+    call(train, test, preprocess=preprocess)  # nothing is said, and nobody is stopped
+    problems = dpv.Parties(*train).problems(test, preprocess=preprocess)
+    assert 3 in [problem.row for problem in problems]
+    assert "987654" not in str(problems)
 
 
 def test_a_warning_of_a_transformer_about_private_rows_is_withheld() -> None:
@@ -147,24 +146,47 @@ def test_a_transformer_that_mixes_rows_is_refused() -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
-def test_a_private_row_is_named_by_its_position_and_not_shown(number: float) -> None:
-    with pytest.raises(dpv.DpvalueError, match=r"parties' features: .* not so at row\(s\) 3 \(1 of 8\)") as caught:
-        call(with_row(GOOD, 3, number))
-    assert str(SECRET)[:5] not in str(caught.value)
+def test_a_bad_row_stops_nobody_and_is_told_to_its_holder_alone(
+    number: float, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    train = with_row(GOOD, 3, number)
+    call(train)
+    assert capsys.readouterr() == ("", "")
+    assert str(SECRET)[:5] not in caplog.text
+    parties = dpv.Parties(*train)
+    assert [str(problem) for problem in parties.problems(TEST)] == ["row 3, feature 1: not a finite number"]
+    assert [problem.row for problem in parties.problems()] == [3]
 
 
-def test_private_labels_unseen_in_the_public_set_are_named_by_position() -> None:
-    y = GOOD[1].copy()
-    y[[1, 6]] = 424242
-    with pytest.raises(
-        dpv.DpvalueError, match=r"among the classes of the public set; not so at row\(s\) 1, 6"
-    ) as caught:
-        call((GOOD[0], y))
-    assert "4242" not in str(caught.value)
+def test_labels_that_the_public_set_lacks_stop_nobody() -> None:
+    y = GOOD[1].astype(object)
+    y[1], y[6] = 424242, None
+    call((GOOD[0], y))
+    whats = {problem.row: problem.what for problem in dpv.Parties(GOOD[0], y).problems(TEST)}
+    assert whats == {1: "not among the classes of the public set", 6: "missing"}
     train, test = regression(8)
     train[1][4] = np.nan
-    with pytest.raises(dpv.DpvalueError, match=r"parties' labels: labels must be finite; not so at row\(s\) 4"):
-        call(train, test, model="linear")
+    call(train, test, model="linear")
+    assert [problem.row for problem in dpv.Parties(*train).problems(test, model="linear")] == [4]
+
+
+def test_rows_without_group_or_id_stop_nobody() -> None:
+    ids = [0, 1, None, 3, 4, 5, 2.0**60, 7]
+    parties = dpv.Parties(*GOOD, groups=[0, 1, None, 0, 1, float("nan"), 0, 1], persons=ids)
+    assert parties.names == (0, 1)
+    assert parties.sizes.tolist() == [3, 3]
+    call(parties, privacy=dpv.Privacy(unit="person"))
+    assert [(problem.row, problem.column) for problem in parties.problems()] == [
+        (2, "group"), (2, "person"), (5, "group"), (6, "person"),
+    ]  # fmt: skip
+
+
+def test_classes_that_the_public_set_does_not_show() -> None:
+    test = TEST[0][TEST[1] < 2], TEST[1][TEST[1] < 2]
+    assert dpv.Parties(*GOOD).problems(test)
+    assert not dpv.Parties(*GOOD).problems(test, classes=[0, 1, 2])
+    result = dpv.value(GOOD, test, classes=[0, 1, 2], progress=False)
+    assert result.table.encoding.classes == (0, 1, 2)
 
 
 @pytest.mark.parametrize(

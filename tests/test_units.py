@@ -32,7 +32,7 @@ def contributions(parties: Parties, privacy: dpv.Privacy, clip: float, scale: Sc
     from dpvalue.encoding import fit_encoding
 
     encoding = fit_encoding(np.asarray(parties.X), np.arange(len(parties.y)) % 3, "classification", None)
-    rows = parties.encode(encoding, torch.float64, CPU, privacy.unit)
+    rows = parties.encode(encoding, torch.float64, CPU, privacy)
     model = Linear(4, 3, "classification", torch.float64, CPU)
     made = Contributions(model, rows, mechanism(privacy, clip, 1.0, scale=scale), EXACT)
     theta = torch.linspace(-1, 1, 15, dtype=torch.float64).expand(parties.n, -1)
@@ -111,15 +111,32 @@ def test_bad_records_count_as_zero_and_leave_the_divisor(people: Any) -> None:
     row = int(np.flatnonzero(np.bincount(persons)[persons] > 1)[0])
     group, mates = groups[row], np.flatnonzero((persons == persons[row]) & (np.arange(60) != row))
     before, made = contributions(parties, dpv.Privacy(unit="person"), 1e6)
-    made._x[made._x[:, 0] == X[row, 0]] = torch.nan
-    after = made.at(torch.linspace(-1, 1, 15, dtype=torch.float64).expand(4, -1), torch.arange(4))
-    assert (after[np.arange(4) != group] == before[np.arange(4) != group]).all()
-    # What is lost is the record's share of its person's mean, over the persons.
     pair = np.array([row, mates[0]])
     alone = Parties(X[pair], np.asarray(parties.y)[pair], np.array(["a", "b"]))
     gradient = by_hand(alone, np.arange(2), alone.groups, 1e6)[0]
+    X[row, 2] = np.nan
+    after, _ = contributions(Parties(X, parties.y, groups, persons), dpv.Privacy(unit="person"), 1e6)
+    assert (after[np.arange(4) != group] == before[np.arange(4) != group]).all()
+    # What is lost is the record's share of its person's mean, over the persons.
     lost = gradient / (1 + len(mates)) / float(made.units[group])
     np.testing.assert_allclose((before[group] - after[group]).numpy(), lost, atol=1e-12)
+
+
+def test_a_person_counts_in_the_first_parties_by_name(people: Any) -> None:
+    """In others it is as if its rows were not there; the numbers of persons stay."""
+    parties, groups, _ = people
+    persons = np.arange(60)
+    persons[:30] = 0
+    found, made = contributions(Parties(parties.X, parties.y, groups, persons), dpv.Privacy(unit="person"), 0.4)
+    assert made.units.tolist() == [len(np.unique(persons[groups == group])) for group in range(4)]
+    elsewhere = (persons == 0) & (groups > 0)
+    X = np.array(parties.X)
+    X[elsewhere] = np.nan
+    without, _ = contributions(Parties(X, parties.y, groups, persons), dpv.Privacy(unit="person"), 0.4)
+    assert torch.equal(found, without)
+    both = dpv.Privacy(unit="person", parties_per_person=2)
+    second, _ = contributions(Parties(parties.X, parties.y, groups, persons), both, 0.4)
+    assert (second != found).any(1).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -155,23 +172,23 @@ def test_a_guarantee_counts_every_party_of_a_person(law: str) -> None:
 
 def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     """A bad record, a person with bad records only and an empty party: nothing, and not minus the centre."""
-    from dpvalue.parties import party_rows
+    from dpvalue.parties import PartyRows, PersonRows, party_rows, person_rows
 
     model = Linear(1, 2, "classification", torch.float64, CPU)
-    x, y = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1])
-    for unit, sizes, persons in (
-        ("record", [2, 1], None),
-        ("person", [2, 1], np.array([0, 0, 1])),
-        ("party", [2, 1], None),
-        ("party", [0, 3], None),
-    ):
-        rows = party_rows(x, y, np.array(sizes), torch.float64, CPU, persons)
+    x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])
+    pair, units = np.array([0, 0, 1]), np.array([1, 1])
+    people = person_rows(x, y, usable, np.array([0, 1]), pair, units, torch.float64, CPU)
+    cases: list[tuple[str, PartyRows | PersonRows]] = [("person", people)]
+    for unit, sizes in (("record", [2, 1]), ("party", [2, 1]), ("party", [0, 3])):
+        cases.append((unit, party_rows(x, y, np.array(sizes), torch.float64, CPU, usable)))
+    for unit, rows in cases:
         door = mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
         found = Contributions(model, rows, door, EXACT).at(torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1]))
-        assert torch.equal(found[0], torch.zeros(4, dtype=torch.float64)), (unit, sizes)
+        assert torch.equal(found[0], torch.zeros(4, dtype=torch.float64)), unit
+        assert found[1].any(), unit
 
 
-def test_persons_must_be_known_and_not_spread_further_than_accounted_for(people: Any) -> None:
+def test_persons_must_be_known_and_count_in_no_more_parties_than_accounted_for(people: Any) -> None:
     parties, groups, _ = people
     test = classification(60)[1]
     privacy = dpv.Privacy(unit="person")
@@ -180,8 +197,7 @@ def test_persons_must_be_known_and_not_spread_further_than_accounted_for(people:
     everywhere = np.arange(60)
     everywhere[:20] = 0
     spread = Parties(parties.X, parties.y, groups, everywhere)
-    with pytest.raises(dpv.DpvalueError, match=r"a person may be in at most 1 of the parties .*\(20 of 60\)"):
-        dpv.value(spread, test, privacy=privacy, **QUIET)
+    assert dpv.value(spread, test, privacy=privacy, **QUIET).guarantee.parties_per_person == 1  # and stops nobody
     result = dpv.value(spread, test, privacy=dpv.Privacy(unit="person", parties_per_person=4), **QUIET)
     assert "All records of each person, in at most 4 parties, are protected" in str(result.guarantee)
     assert result.guarantee.parties_per_person == 4

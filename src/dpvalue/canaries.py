@@ -14,11 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 from dpvalue.choice import choose
-from dpvalue.encoding import Encoding, as_labels, as_numbers, join_rows, take_rows
+from dpvalue.columns import Column, Columns, as_columns, is_frame
+from dpvalue.encoding import Array, Encoding, as_numbers, join_rows, label_column, take_rows
 from dpvalue.engine.contributions import Contributions
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
-from dpvalue.parties import Parties, PartyRows
+from dpvalue.parties import Parties
 from dpvalue.privacy.budget import Privacy
 from dpvalue.run import Opening, Run, open_setting, prepare
 from dpvalue.settings import Settings
@@ -33,15 +34,14 @@ _MOST_LABELS = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class World(Parties):
-    """Parties of which some rows may be silent: their gradients are not numbers, so they contribute nothing."""
+    """Parties of which some rows may be silent: they contribute nothing, as a row that cannot be read."""
 
     silent: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device, unit: str = "party") -> PartyRows:
-        """Return the rows as tensors; the silent ones as NaN, which no row that is let in can be."""
-        rows = super().encode(encoding, dtype, device, unit)
-        rows.x[torch.from_numpy(self.silent).to(device)] = torch.nan
-        return rows
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype) -> tuple[Array, Array, NDArray[np.bool_]]:
+        x, y, usable = super()._encoded(encoding, dtype)
+        usable[self.silent] = False
+        return x, y, usable
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,13 @@ class _Pool:
 
     @classmethod
     def of(cls, utility: Utility, encoding: Encoding) -> _Pool:
-        labels = as_labels(utility.y, "utility labels")
+        labels = _label_array(utility.y)
         some = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
         blocks, targets = [utility.X], [labels]
         for factor in _FACTORS:
             stretched = _stretched(utility.X, some, factor)
-            try:
-                encoding.features(stretched, "canaries")
-            except DpvalueError:  # a transformer that does not take such a row: no party could send it either
-                continue
+            if not np.isfinite(encoding.features(stretched, "canaries")).all():
+                continue  # a transformer that does not take such a row: no party could send it either
             if encoding.task == CLASSIFICATION:
                 wanted = list(encoding.classes[:_MOST_LABELS])
             else:
@@ -152,15 +150,26 @@ class _Pool:
 
 def _stretched(raw: Any, rows: NDArray[np.int64], factor: float) -> Any:
     """Rows moved away from the mean of the set, in their numeric columns."""
-    if hasattr(raw, "columns"):
-        taken = take_rows(raw, rows).copy()
-        for column in raw.select_dtypes("number").columns:
-            centre = float(raw[column].mean())
-            taken[column] = centre + factor * (taken[column].astype(float) - centre)
-        return taken
+    if is_frame(raw):
+        table = as_columns(raw)
+        return Columns({name: _stretched_column(table[name], rows, factor) for name in table.columns})
     numbers = as_numbers(raw, "utility features")
     centre = numbers.mean(0, keepdims=True)
     return centre + factor * (numbers[rows] - centre)
+
+
+def _stretched_column(column: Column, rows: NDArray[np.int64], factor: float) -> Column:
+    if not Columns({"": column}).is_numeric()[""]:
+        return column.take(rows)
+    numbers = column.numbers()
+    centre = float(np.nanmean(numbers)) if not np.isnan(numbers).all() else 0.0
+    return Column(centre + factor * (numbers[rows] - centre))
+
+
+def _label_array(labels: Any) -> Array:
+    """Public labels as one array, to put rows together by."""
+    cells = label_column(labels, "utility labels").cells
+    return cells if isinstance(cells, np.ndarray) else np.array(cells)
 
 
 def _farthest(opening: Opening, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
@@ -169,7 +178,7 @@ def _farthest(opening: Opening, pool: _Pool, neighbours: str) -> tuple[int, int 
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))
     lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
-    rows = lone.encode(opening.encoding, engine.torch_dtype, engine.torch_device, choice.door.unit)
+    rows = lone.encode(opening.encoding, engine.torch_dtype, engine.torch_device, opening.at.settings.privacy)
     contributions = Contributions(choice.model, rows, choice.door, engine)
     everyone = torch.from_numpy(each).to(engine.torch_device)
     found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)

@@ -1,12 +1,13 @@
-"""How raw features and labels become numbers: fixed by the public set alone, then applied to everyone.
+"""How raw features and labels become numbers: fixed by the public set alone, then applied to each row alone.
 
-Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. Private rows are only
-transformed; an error about one names its position, never its content.
+Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. What a private row becomes is a
+function of that row and of these; one that cannot be read becomes NaN (its label -1, or NaN), unreported.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +16,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dpvalue.cells import index_of, number, text
+from dpvalue.columns import Column, Columns, as_column, as_columns, is_frame, joined
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
 
 Array = NDArray[Any]
+_TRIED = 16
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class EncodedRows:
+    """Rows that a fitted transformer encoded as they were read from a file: no cell of it is kept."""
+
+    numbers: Array
+    by: Any
+
+    def __len__(self) -> int:
+        return len(self.numbers)
 
 
 @dataclass(frozen=True)
@@ -26,7 +41,8 @@ class Encoding:
     """The numeric form of rows: the task, the classes (in order), the shape of a row, the columns of a frame.
 
     `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
-    cannot hold it, has been loaded without it.
+    cannot hold it, has been loaded without it. `numeric` tells which columns of a frame a transformer gets as numbers,
+    and `together` whether it gave public rows the same bits together as alone: if not, every row is transformed alone.
     """
 
     task: str
@@ -35,6 +51,8 @@ class Encoding:
     columns: tuple[str, ...] | None = None
     preprocessed: bool = False
     preprocess: Any = None
+    numeric: Mapping[str, bool] | None = None
+    together: bool = True
 
     @property
     def outputs(self) -> int:
@@ -42,7 +60,15 @@ class Encoding:
         return len(self.classes) if self.task == CLASSIFICATION else 1
 
     def features(self, raw: Any, argument: str) -> Array:
-        """Return raw features as numbers (rows, *shape); `argument` names them in errors."""
+        """Return raw features as numbers (rows, *shape); `argument` names them in errors.
+
+        Formal guarantee: row i of the result is a function of row i and of public things, and nothing is raised or
+        warned for what a row holds. A row that cannot be read is NaN.
+        """
+        if isinstance(raw, EncodedRows):
+            if self.preprocess is None or raw.by.to_json() != self.preprocess.to_json():
+                raise DpvalueError(f"{argument} were encoded by another public file")
+            return raw.numbers
         columns = column_names(raw)
         if columns is not None and self.columns is not None and columns != self.columns:
             raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
@@ -51,48 +77,80 @@ class Encoding:
                 f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
                 "pass the fitted one to load(path, preprocess=...)"
             )
-        numbers = as_numbers(raw if self.preprocess is None else self._transform(raw, argument), argument)
-        if len(self.shape) == 3 and numbers.ndim == 3:
-            numbers = numbers[:, None]  # images without a channel
+        numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw)
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
-        finite = np.asarray(np.isfinite(numbers.reshape(len(numbers), -1)).all(axis=1))
-        refuse_rows(~finite, argument, "features must be finite")
         return numbers
 
-    def _transform(self, raw: Any, argument: str) -> Any:
-        """Apply the transformer; whatever it says of the rows it says to nobody, as they may be private."""
+    def _alone(self, raw: Any) -> Array:
+        """Rows as numbers without a transformer."""
+        if is_frame(raw):
+            table = as_columns(raw)
+            found = np.stack([table[name].numbers() for name in table.columns], axis=1)
+            found[np.isinf(found)] = np.nan
+            return found
+        if is_numeric(raw):
+            return self._with_channel(as_numbers(raw, ""))
+        found = np.full((len(raw), *self.shape), np.nan)
+        for place, row in enumerate(raw):
+            numbers = self._with_channel(_row_numbers(row)[None])[0]
+            if numbers.shape == self.shape:
+                found[place] = numbers
+        return found
+
+    def _with_channel(self, numbers: Array) -> Array:
+        return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
+
+    def _transformed(self, raw: Any) -> Array:
+        """Apply the transformer. Whatever it says of the rows it says to nobody, as they may be private.
+
+        Rows that it does not take stop nobody else's: then each is transformed alone, and those come out as NaN.
+        """
+        rows = self._table(raw)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            try:
-                transformed = self.preprocess.transform(raw)
-            except DpvalueError:  # of our own: it quotes no row
-                raise
-            except Exception as error:  # a transformer may raise anything, with cells of the rows in its message
-                reason = f"{type(error).__name__}; its message is withheld, as it may quote a row"
-                raise DpvalueError(f"{argument}: preprocess cannot transform them ({reason})") from None
-        if row_count(transformed, argument) != row_count(raw, argument):
-            raise DpvalueError(f"{argument}: preprocess must return one row per row, but dropped or added some")
-        return transformed
+            if self.together:
+                found = self._try(rows, row_count(raw, ""))
+                if found is not None:
+                    return found
+            nothing = np.full((1, *self.shape), np.nan)
+            alone = [self._try(take_rows(rows, [row]), 1) for row in range(row_count(raw, ""))]
+        return np.concatenate([nothing[:0], *(nothing if one is None else one for one in alone)])
+
+    def _table(self, raw: Any) -> Any:
+        """A frame as a transformer gets it: numbers and canonical texts, as the public frame has them."""
+        from dpvalue.tabular.schema import Schema
+
+        if not is_frame(raw) or isinstance(self.preprocess, Schema):
+            return as_columns(raw) if is_frame(raw) else as_rows(raw)
+        table = as_columns(raw)
+        return table.to_pandas(self.numeric or table.is_numeric())
+
+    def _try(self, rows: Any, count: int) -> Array | None:
+        """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
+        try:
+            found = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
+        except Exception:  # a transformer may raise anything, and its message may quote a row
+            return None
+        return found if found.shape == (count, *self.shape) else None
 
     def labels(self, raw: Any, argument: str) -> Array:
-        """Return raw labels as class numbers, or as real numbers for regression."""
-        y = as_labels(raw, argument)
+        """Return raw labels as class numbers, -1 for none of them; for regression as real numbers, NaN for none.
+
+        Formal guarantee: label i of the result is a function of label i and of public things.
+        """
+        column = label_column(raw, argument)
         if self.task != CLASSIFICATION:
-            numbers = as_numbers(y, argument)
-            refuse_rows(~np.isfinite(numbers), argument, "labels must be finite")
+            numbers = column.numbers()
+            numbers[np.isinf(numbers)] = np.nan
             return numbers
-        numbers = np.zeros(len(y), dtype=np.int64)
-        known = np.zeros(len(y), dtype=bool)
-        for number, label in enumerate(self.classes):
-            match = y == label
-            numbers[match] = number
-            known |= match
-        refuse_rows(~known, argument, "labels must be among the classes of the public set")
-        return numbers
+        place = index_of(self.classes)
+        return np.array([place.get(label, -1) for label in column.texts()], dtype=np.int64)
 
 
-def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images: bool = False) -> Encoding:
+def fit_encoding(
+    features: Any, labels: Any, task: str, preprocess: Any, images: bool = False, classes: Any = None
+) -> Encoding:
     """Return the encoding of a public set.
 
     Args:
@@ -102,70 +160,112 @@ def fit_encoding(features: Any, labels: Any, task: str, preprocess: Any, images:
         preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, "columns" for what
             the columns of a frame call for, or None.
         images: whether rows of shape (height, width) are images that get a channel.
+        classes: all classes, where the public set does not show every one; None: those that it shows.
     """
-    y = as_labels(labels, "utility labels")
+    y = label_column(labels, "utility labels")
     if isinstance(preprocess, str):
         preprocess = _by_columns(preprocess, features)
-    fitted = None if preprocess is None else _fit_row_wise(preprocess, features)
-    numbers = as_numbers(features if fitted is None else fitted.transform(features), "utility features")
+    fitted, numeric, together = None, None, True
+    rows: Any = features
+    if preprocess is not None:
+        fitted, rows, numeric, together = _fit_row_wise(preprocess, features)
+    elif is_frame(features):
+        rows = _numeric_frame(as_columns(features))
+    numbers = as_numbers(rows if fitted is None else fitted.transform(rows), "utility features")
     if numbers.ndim < 2:
         raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
     shape = (1, *numbers.shape[1:]) if images and numbers.ndim == 3 else numbers.shape[1:]
-    classes: tuple[Any, ...] = ()
+    known: tuple[Any, ...] = ()
     if task == CLASSIFICATION:
+        known = _classes(y, classes)
+    elif classes is not None:
+        raise DpvalueError("classes must not be given for regression: its labels are numbers")
+    return Encoding(task, known, shape, column_names(features), fitted is not None, fitted, numeric, together)
+
+
+def _classes(y: Column, given: Any) -> tuple[Any, ...]:
+    """The classes that are given, or else those that the public labels show."""
+    if given is None:
         try:
-            classes = tuple(np.unique(y).tolist())
+            found = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
         except TypeError:
             raise DpvalueError("utility labels must be of one type, got a mixture") from None
-        if len(classes) < 2:
-            raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
-    return Encoding(task, classes, shape, column_names(features), fitted is not None, fitted)
+        classes = tuple(found.tolist() if isinstance(found, np.ndarray) else found)
+    else:
+        classes = tuple(given)
+        unknown = sorted({str(label) for label in y.texts()} - set(index_of(classes)))
+        if unknown:
+            raise DpvalueError(f"classes must hold all labels of the public set; {unknown[0]!r} is missing")
+    if len({text(label) for label in classes}) != len(classes):
+        raise DpvalueError("classes must differ in their canonical form, in which 1, 1.0 and '1' are one")
+    if len(classes) < 2:
+        raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
+    return classes
+
+
+def _numeric_frame(table: Columns) -> Array:
+    """A public frame without a transformer: all of its columns must be numbers."""
+    texts = [name for name, numeric in table.is_numeric().items() if not numeric]
+    if texts:
+        raise DpvalueError("utility features must be numbers; encode text and categories with preprocess=")
+    return np.stack([table[name].numbers() for name in table.columns], axis=1)
 
 
 def _by_columns(preprocess: str, features: Any) -> Any:
     """The transformer of numeric and text columns; for frames."""
     if preprocess != "columns":
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, 'columns' or None; got {preprocess!r}")
-    if not hasattr(features, "columns"):
+    if not is_frame(features):
         raise DpvalueError("preprocess='columns' is for frames, got utility features without columns")
     from dpvalue.tabular.schema import Schema
 
     return Schema()
 
 
-def _fit_row_wise(preprocess: Any, features: Any) -> Any:
+def _fit_row_wise(preprocess: Any, features: Any) -> tuple[Any, Any, Mapping[str, bool] | None, bool]:
     """Return a clone of the transformer, fitted to the public features; refuse one that mixes rows.
 
-    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows.
+    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows. With
+    it come the rows that it was fitted to, which columns of a frame are numbers, and whether rows had the same bits
+    together as alone.
     """
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
     from sklearn.base import clone
 
-    fitted = clone(preprocess).fit(features)
-    some = np.linspace(0, row_count(features, "utility features") - 1, 8).astype(int)
-    together = as_numbers(fitted.transform(take_rows(features, some)), "utility features")
-    alone = [as_numbers(fitted.transform(take_rows(features, [row])), "utility features") for row in some]
+    from dpvalue.tabular.schema import Schema
+
+    rows, numeric = as_rows(features), None
+    if is_frame(features):
+        rows = as_columns(features)
+        if not isinstance(preprocess, Schema):
+            numeric = rows.is_numeric()
+            rows = rows.to_pandas(numeric)
+    fitted = clone(preprocess).fit(rows)
+    count = row_count(features, "utility features")
+    some = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
+    together = as_numbers(fitted.transform(take_rows(rows, some)), "utility features")
+    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in some]
     same_shape = all(one.shape == together[:1].shape for one in alone) and len(together) == len(some)
     if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
         raise DpvalueError(
             "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "
             "so one party's data would move other parties' releases"
         )
-    return fitted
+    return fitted, rows, numeric, np.array_equal(np.concatenate(alone), together, equal_nan=True)
 
 
 def take_rows(raw: Any, rows: Any) -> Any:
     """Return some rows of an array, tensor or frame, by position."""
+    if isinstance(raw, Columns):
+        return raw.take(rows)
     return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
 
 
 def join_rows(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several frames, after each other."""
-    if hasattr(parts[0], "columns"):
-        import pandas
-
-        return pandas.concat(parts, ignore_index=True)
+    """Return the rows of several arrays, or of several frames, after each other; for public rows."""
+    if is_frame(parts[0]):
+        return joined([as_columns(part) for part in parts])
     return np.concatenate([as_numbers(part, "rows") for part in parts])
 
 
@@ -182,11 +282,40 @@ def row_count(data: Any, argument: str) -> int:
 
 def column_names(raw: Any) -> tuple[str, ...] | None:
     """Return the column names of a frame, None for anything else."""
-    return tuple(map(str, raw.columns)) if hasattr(raw, "columns") else None
+    return tuple(map(str, raw.columns)) if is_frame(raw) else None
+
+
+def as_rows(raw: Any) -> Any:
+    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is."""
+    if not isinstance(raw, list | tuple):
+        return raw
+    found = np.empty((len(raw), len(raw[0]) if len(raw) and hasattr(raw[0], "__len__") else 1), dtype=object)
+    for place, row in enumerate(raw):
+        found[place] = row if hasattr(row, "__len__") and len(row) == found.shape[1] else None
+    return found
+
+
+def is_numeric(raw: Any) -> bool:
+    """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
+    if isinstance(raw, Tensor) or hasattr(raw, "toarray"):
+        return True
+    return isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
+
+
+def _row_numbers(row: Any) -> Array:
+    """One row, however it is given, as numbers; NaN for what is none."""
+    if is_numeric(row):
+        return as_numbers(row, "")
+    try:
+        cells = np.asarray(row, dtype=object)
+    except ValueError:  # of several shapes
+        return np.full(1, np.nan)
+    found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
+    return np.where(np.isinf(found), np.nan, found)
 
 
 def as_numbers(raw: Any, argument: str) -> Array:
-    """Return `raw` as an array of float64; text and objects are refused."""
+    """Return public rows, or rows that are numbers, as an array of float64; text and objects are refused."""
     if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
         raw = raw.toarray()
     if isinstance(raw, Tensor):
@@ -197,21 +326,29 @@ def as_numbers(raw: Any, argument: str) -> Array:
         raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
 
 
-def as_labels(raw: Any, argument: str) -> Array:
-    """Return labels as a flat array."""
-    try:
-        y = np.asarray(raw.detach().cpu() if isinstance(raw, Tensor) else raw)
-    except ValueError:
-        raise DpvalueError(f"{argument} must be one label per row, got a ragged list") from None
-    if y.ndim == 2 and y.shape[1] == 1:
-        y = y[:, 0]
-    if y.ndim != 1:
-        raise DpvalueError(f"{argument} must be one label per row, got shape {y.shape}")
-    return y
+def label_column(raw: Any, argument: str) -> Column:
+    """Return labels or ids as a column of cells, one a row."""
+    shape = getattr(raw, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[1] == 1 and not isinstance(raw, Column):
+        raw = raw.iloc[:, 0] if hasattr(raw, "iloc") else raw[:, 0]
+        shape = shape[:1]
+    if shape is not None and len(shape) != 1:
+        raise DpvalueError(f"{argument} must be one label per row, got shape {tuple(shape)}")
+    if shape is None and not hasattr(raw, "__len__"):
+        raise DpvalueError(f"{argument} must be one label per row, got {type(raw).__name__}")
+    return as_column(raw)
+
+
+def are_floats(raw: Any) -> bool:
+    """Return whether public labels are stored as floating point numbers."""
+    cells = label_column(raw, "utility labels").cells
+    if isinstance(cells, np.ndarray):
+        return cells.dtype.kind == "f"
+    return any(isinstance(cell, float) for cell in cells) and not any(isinstance(cell, str) for cell in cells)
 
 
 def refuse_rows(bad: NDArray[np.bool_], argument: str, allowed: str) -> None:
-    """Raise if any row is bad, naming the first positions and nothing of the rows."""
+    """Raise if any row of a public set is bad, naming the first positions."""
     if bad.any():
         where = np.flatnonzero(bad)
         shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")

@@ -20,7 +20,7 @@ import numpy as np
 
 from dpvalue.choice import choose
 from dpvalue.detection import auc
-from dpvalue.encoding import as_labels, as_numbers
+from dpvalue.encoding import as_numbers, label_column
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.models import ModelFactory
@@ -125,7 +125,7 @@ def membership_attack(
         progress: show a bar on a terminal; or a callable (stage, done, total).
     """
     X, y = features_and_labels(rows, None, "rows")
-    X, y = as_numbers(X, "rows"), as_labels(y, "rows")
+    X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
     for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):
         require_count(name, count, least=2)
     require_count("shadows", shadows, least=8)

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dpvalue.encoding import Array, Encoding, as_labels, refuse_rows, row_count
+from dpvalue.columns import Column, Columns, as_columns, is_frame
+from dpvalue.encoding import Array, Encoding, as_numbers, is_numeric, label_column, row_count
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
+
+if TYPE_CHECKING:
+    from dpvalue.problems import Problem
+
+Ints = NDArray[np.int64]
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Parties:
     """The parties' private rows. Nothing of it leaves but through a release.
 
-    Public are the number of parties, their names (the group labels, or the positions 0..n-1), their sizes in rows and,
-    with `persons`, their numbers of persons.
+    Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
+    party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
+
+    A row that cannot be used contributes nothing, and is told to nobody but the caller of `problems`: one without a
+    group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
+    finite number.
 
     Args:
         X: features, one row a record: an array, a tensor or a DataFrame.
@@ -38,40 +50,33 @@ class Parties:
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
-        labels = as_labels(self.y, "parties' labels")
-        if len(labels) != rows:
-            raise DpvalueError(f"parties' labels must be one per row of features ({rows}), got {len(labels)}")
-        for name in ("groups", "persons"):
-            if getattr(self, name) is not None:
-                given = as_labels(getattr(self, name), name)
-                if len(given) != rows:
-                    raise DpvalueError(f"{name} must be one label per row ({rows}), got {len(given)}")
-                missing = np.array([label is None or label != label for label in given.tolist()], dtype=bool)
-                refuse_rows(missing, name, "no label may be missing")
+        for name, given in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
+            found = rows if given is None else len(label_column(given, name))
+            if found != rows:
+                each = "one per row of features" if given is self.y else "one label per row"
+                raise DpvalueError(f"{name} must be {each} ({rows}), got {found}")
         if self.n < 2:
             raise DpvalueError(f"parties must number at least 2, got {self.n}")
 
     def __repr__(self) -> str:
-        return f"Parties({self.n} parties, {int(self.sizes.sum())} rows)"
+        return f"Parties({self.n} parties)"
 
     @cached_property
-    def _members(self) -> tuple[tuple[str | int, ...], NDArray[np.int64]]:
-        """The names of the parties, and the party of each row."""
+    def _members(self) -> tuple[tuple[str | int, ...], Ints]:
+        """The names of the parties, and the party of each row; -1 for none."""
         if self.groups is None:
             rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
-        labels, party = _numbered(self.groups, "groups")
-        names = tuple(int(label) if isinstance(label, int | np.integer) else str(label) for label in labels)
-        return names, party
+        return numbered_groups(label_column(self.groups, "groups").texts())
 
     @property
     def names(self) -> tuple[str | int, ...]:
-        """The names of the parties, in the order of all results."""
+        """The names of the parties, in the order of all results: whole numbers, then texts."""
         return self._members[0]
 
     @property
-    def party_of_row(self) -> NDArray[np.int64]:
-        """The place of each row's party in `names`."""
+    def party_of_row(self) -> Ints:
+        """The place of each row's party in `names`; -1 for a row of no party."""
         return self._members[1]
 
     @property
@@ -80,56 +85,108 @@ class Parties:
         return len(self.names)
 
     @cached_property
-    def sizes(self) -> NDArray[np.int64]:
-        """The public number of rows of each party."""
-        return np.bincount(self._members[1], minlength=self.n)
+    def sizes(self) -> Ints:
+        """The number of rows of each party; public but for unit "person"."""
+        party = self.party_of_row
+        return np.bincount(party[party >= 0], minlength=self.n)
 
     @cached_property
-    def _people(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The pairs (party, person) that have rows, sorted, and the pair of each row."""
+    def person_of_row(self) -> Ints:
+        """The number of each row's person; -1 for a row without an id."""
         if self.persons is None:
             raise DpvalueError("unit='person' needs to know whose each row is: give Parties(..., persons=ids)")
-        person = _numbered(self.persons, "persons")[1]
-        pairs, pair = np.unique(np.stack([self._members[1], person]), axis=1, return_inverse=True)
-        return pairs, pair.reshape(-1)
+        ids = label_column(self.persons, "persons").identities()
+        place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
+        return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
 
-    def units(self, unit: str) -> NDArray[np.int64]:
+    def units(self, unit: str) -> Ints:
         """The public number of protected units of each party: 1, its records, or its persons."""
-        if unit == "party":
+        if unit == "party" or (unit == "person" and self.groups is None):
             return np.ones(self.n, dtype=np.int64)
-        return self.sizes if unit == "record" else np.bincount(self._people[0][0], minlength=self.n)
+        if unit == "record":
+            return self.sizes
+        return np.bincount(spread(self.party_of_row, self.person_of_row, self.n)[0], minlength=self.n)
 
-    def counts(self, privacy: Privacy | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def counts(self, privacy: Privacy | None) -> tuple[Ints, Ints]:
         """Return the public numbers of rows and of protected units of each party.
 
-        Raises if a person's rows are in more parties than the budget accounts for.
+        How many rows a person has is private: for unit "person" both are the numbers of persons.
         """
-        unit = "party" if privacy is None else privacy.unit
-        if privacy is not None and unit == "person":
-            self._require_spread(privacy.parties_per_person)
-        return self.sizes, self.units(unit)
+        units = self.units("party" if privacy is None else privacy.unit)
+        if privacy is not None and privacy.unit == "person":
+            self.person_of_row  # noqa: B018  (raises without ids)
+            return units, units
+        return self.sizes, units
 
-    def _require_spread(self, most: int) -> None:
-        pairs, pair = self._people
-        spread = np.bincount(pairs[1])
-        allowed = f"a person may be in at most {most} of the parties (parties_per_person)"
-        refuse_rows(spread[pairs[1][pair]] > most, "persons", allowed)
+    def encode(
+        self, encoding: Encoding, dtype: torch.dtype, device: torch.device, privacy: Privacy | None = None
+    ) -> PartyRows | PersonRows:
+        """Return the rows as tensors, in the encoding of the public set; by person for unit "person".
 
-    def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device, unit: str = "party") -> PartyRows:
-        """Return the rows as tensors, in the encoding of the public set; with whose they are for unit "person"."""
+        Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public things. Where
+        they stand is a function of public things (units "party" and "record").
+        """
+        x, y, usable = self._encoded(encoding, dtype)
+        order = np.argsort(self.party_of_row, kind="stable")
+        order = order[self.party_of_row[order] >= 0]
+        if privacy is None or privacy.unit != "person":
+            return party_rows(x[order], y[order], self.sizes, dtype, device, usable[order])
+        parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
+        counted = pair[order] >= 0
+        order = order[counted]
+        return person_rows(x[order], y[order], usable[order], parties, pair[order], self.units("person"), dtype, device)
+
+    def problems(
+        self,
+        utility: Any = None,
+        *,
+        model: Any = "logistic",
+        preprocess: Any = None,
+        classes: Any = None,
+        target: str | None = None,
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with rows that contribute nothing, for the eyes of whoever holds them.
+
+        No guarantee: it is a function of the rows, without noise. Nothing else of the library calls it.
+
+        Args:
+            utility: the public set, which says what features and labels must be; without it only groups and ids (and
+                whether features that are numbers are finite) are looked at.
+            model: as in `dpvalue.value`, like the other arguments.
+            preprocess: a transformer to fit to the public features.
+            classes: all classes, where the public set does not show every one.
+            target: the label column of a public DataFrame.
+        """
+        from dpvalue.problems import feature_problems, label_problems, owner_problems
+        from dpvalue.utility import as_utility
+
+        person = None if self.persons is None else self.person_of_row
+        found = owner_problems(self.party_of_row, person)
+        if utility is not None:
+            encoding = as_utility(utility, target).encoding(model, preprocess, classes)
+            found += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
+        elif is_numeric(self.X):
+            numbers = as_numbers(self.X, "parties' features")
+            found += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
+        return tuple(sorted(found, key=lambda problem: problem.row))
+
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Rows and labels as numbers, and which rows count."""
         x = encoding.features(self.X, "parties' features")
         y = encoding.labels(self.y, "parties' labels")
-        order = np.argsort(self._members[1], kind="stable")
-        persons = self._people[1][order] if unit == "person" else None
-        return party_rows(x[order], y[order], self.sizes, dtype, device, persons)
+        flat = (
+            torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)
+        )  # what is finite as a double may not stay so
+        usable = flat.isfinite().all(1).numpy() & (np.isfinite(y) if y.dtype.kind == "f" else y >= 0)
+        return x, y, usable
 
 
 @dataclass(frozen=True, repr=False)  # rows must not be printed
 class PartyRows:
     """Rows as tensors, padded to the largest party: party j has the rows x[index[j]] with weights[j].
 
-    A weight is 1/size for a row of the party and 0 for padding, so that the weighted loss is the mean over its rows.
-    With `people`, the row index[j, i] belongs to person people[j, i] of the party, with share 1/(the person's rows).
+    A weight is 1/size for a row of the party, and 0 for padding and for a row that does not count, which is zero: the
+    weighted loss is the mean over the party's rows in which such a row adds nothing.
     """
 
     x: Tensor
@@ -137,8 +194,6 @@ class PartyRows:
     index: Tensor
     weights: Tensor
     sizes: Tensor
-    people: Tensor | None = None
-    shares: Tensor | None = None
 
     @property
     def n(self) -> int:
@@ -150,54 +205,121 @@ class PartyRows:
         """The rows of the largest party."""
         return self.index.shape[1]
 
+
+@dataclass(frozen=True, repr=False)  # rows must not be printed
+class PersonRows:
+    """Rows as tensors, by person: row i is of person slot[i] of party[i], with share[i] = 1/(the person's rows there).
+
+    `units` are the public numbers of persons. Rows that do not count are left out.
+    """
+
+    x: Tensor
+    y: Tensor
+    party: Tensor
+    slot: Tensor
+    share: Tensor
+    units: Tensor
+
     @property
-    def persons(self) -> Tensor:
-        """The number of persons of each party; each row is one where nobody said whose it is."""
-        return self.sizes if self.people is None else torch.where(self.sizes > 0, self.people.amax(1) + 1, 0)
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.units)
 
 
 def party_rows(
     x: Array,
     y: Array,
-    sizes: NDArray[np.int64],
+    sizes: Ints,
     dtype: torch.dtype,
     device: torch.device,
-    persons: NDArray[np.int64] | None = None,
+    usable: NDArray[np.bool_] | None = None,
 ) -> PartyRows:
-    """Return rows, sorted by party, as padded tensors.
-
-    `persons` numbers the person of each row; numbers of one party are not those of another, and follow each other.
-    """
+    """Return rows, sorted by party, as padded tensors; all of them count unless `usable` says which."""
+    usable = np.ones(len(x), dtype=bool) if usable is None else usable
     position = np.arange(sizes.max(initial=1))[None, :]
     starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[:, None]
     present = position < sizes[:, None]
-    weights = present / np.maximum(sizes, 1)[:, None]
-    # Padding repeats the party's own first row: a weight of 0 does not silence a NaN, and it must not be another's.
+    # Padding repeats the party's own first row.
     index = np.where(present, starts + position, np.minimum(starts, len(x) - 1))
-    people = shares = None
-    if persons is not None:
-        numbers = persons[index]
-        first = np.where(present, numbers, np.iinfo(np.int64).max).min(1, keepdims=True)
-        people = torch.tensor(np.where(present, numbers - first, 0), device=device)
-        shares = torch.tensor(present / np.bincount(persons)[numbers], dtype=dtype, device=device)
+    weights = (present & usable[index]) / np.maximum(sizes, 1)[:, None]
+    x, y = _silenced(x, y, usable)
     return PartyRows(
         x=torch.tensor(x, dtype=dtype, device=device),
         y=torch.tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
         index=torch.tensor(index, dtype=torch.int64, device=device),
         weights=torch.tensor(weights, dtype=dtype, device=device),
         sizes=torch.tensor(sizes, dtype=torch.int64, device=device),
-        people=people,
-        shares=shares,
     )
 
 
-def _numbered(labels: Any, argument: str) -> tuple[Array, NDArray[np.int64]]:
-    """The different labels in order, and the number of each row's."""
-    try:
-        found, number = np.unique(as_labels(labels, argument), return_inverse=True)
-    except TypeError:
-        raise DpvalueError(f"{argument} must be labels of one type, got a mixture") from None
-    return found, number
+def person_rows(
+    x: Array,
+    y: Array,
+    usable: NDArray[np.bool_],
+    party_of_pair: Ints,
+    pair: Ints,
+    units: Ints,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> PersonRows:
+    """Return the rows that count, sorted by party, as tensors with whose they are: the pair (party, person) of each."""
+    share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
+    x, y, pair = x[usable], y[usable], pair[usable]
+    different, found = np.unique(pair, return_inverse=True)
+    party = party_of_pair[different]
+    order = np.argsort(party, kind="stable")
+    slot = np.empty(len(different), dtype=np.int64)
+    first = np.searchsorted(party[order], party[order])
+    slot[order] = np.arange(len(different)) - first
+    return PersonRows(
+        x=torch.tensor(x, dtype=dtype, device=device),
+        y=torch.tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
+        party=torch.tensor(party_of_pair[pair], dtype=torch.int64, device=device),
+        slot=torch.tensor(slot[found.reshape(-1)], dtype=torch.int64, device=device),
+        share=torch.tensor(share[pair], dtype=dtype, device=device),
+        units=torch.tensor(units, dtype=torch.int64, device=device),
+    )
+
+
+def _silenced(x: Array, y: Array, usable: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """The rows with zeros in the place of those that do not count: a weight of 0 does not silence a NaN."""
+    if usable.all():
+        return x, y
+    x, y = x.copy(), y.copy()
+    x[~usable], y[~usable] = 0, 0
+    return x, y
+
+
+def numbered_groups(labels: NDArray[Any]) -> tuple[tuple[str | int, ...], Ints]:
+    """Return the names of parties, whole numbers before texts, and the party of each row; -1 for one without any."""
+    texts = sorted({label for label in labels if label is not None}, key=_by_name)
+    place = {label: number for number, label in enumerate(texts)}
+    party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
+    return tuple(_name(label) for label in texts), party
+
+
+def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
+    """Return the party of each pair (party, person) that has rows, and the pair of each row; -1 for one of nobody.
+
+    A person counts in the first `most` of its parties, by their order: other rows of it are -1, too.
+    """
+    there = (party >= 0) & (person >= 0)
+    pairs, pair = np.unique(np.stack([person[there], party[there]]), axis=1, return_inverse=True)
+    first = np.searchsorted(pairs[0], pairs[0])
+    counts = np.arange(pairs.shape[1]) - first < most
+    found = np.full(len(party), -1)
+    found[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
+    return pairs[1], found
+
+
+def _name(label: str) -> str | int:
+    """The name of a party: a whole number where its label is one."""
+    return int(label) if _WHOLE.fullmatch(label) else label
+
+
+def _by_name(label: str) -> tuple[bool, int, str]:
+    name = _name(label)
+    return (False, name, "") if isinstance(name, int) else (True, 0, name)
 
 
 def as_parties(data: Any, target: str | None = None, groups: Any = None, persons: Any = None) -> Parties:
@@ -205,19 +327,20 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
 
     `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
     """
-    data = as_pandas(data)
     labels = {"groups": groups, "persons": persons}
     for name, given in labels.items():
         if isinstance(data, Parties) and given is not None:
             raise DpvalueError(f"{name} must be given to Parties itself when parties is a Parties")
-        if isinstance(given, str):
-            if not hasattr(data, "columns"):
-                raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {given!r}")
-            labels[name], data = take_column(data, given, name)
+        if isinstance(given, str) and not is_frame(data):
+            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {given!r}")
     if isinstance(data, Parties):
         return data
-    X, y = features_and_labels(data, target, "parties")
-    return Parties(X, y, **labels)
+    if is_frame(data):
+        data = as_columns(data)
+        named = {name: given for name, given in labels.items() if isinstance(given, str)}
+        labels |= {name: take_column(data, given, name) for name, given in named.items()}
+        data = data.without(*named.values())
+    return Parties(*features_and_labels(data, target, "parties"), **labels)
 
 
 def counts_of(
@@ -237,16 +360,17 @@ def counts_of(
 
 def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
     """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
-    if hasattr(data, "columns"):
+    if is_frame(data):
         if target is None:
             raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
-        y, X = take_column(data, target, "target")
-        return X, y
+        table = as_columns(data)
+        return table.without(target), take_column(table, target, "target")
     if isinstance(data, torch.utils.data.Dataset):
         items = [data[i] for i in range(row_count(data, argument))]
-        if any(len(item) != 2 for item in items):
+        pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
+        if all(x is None for x, _ in pairs):
             raise DpvalueError(f"{argument} must be a Dataset of pairs (x, y)")
-        return np.stack([np.asarray(x) for x, _ in items]), np.array([np.asarray(y).item() for _, y in items])
+        return _stacked([x for x, _ in pairs]), [_scalar(y) for _, y in pairs]
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DpvalueError(
@@ -254,15 +378,21 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
     )
 
 
-def as_pandas(data: Any) -> Any:
-    """Return a polars frame as one of pandas; anything else as it is."""
-    if hasattr(data, "columns") and hasattr(data, "to_pandas"):
-        return data.to_pandas()
-    return data
+def _stacked(rows: list[Any]) -> Any:
+    """Rows of a Dataset as one array where all are arrays of one shape; else as they are, to be read one by one."""
+    arrays = [np.asarray(row) for row in rows if isinstance(row, Tensor | np.ndarray)]
+    one_kind = len(arrays) == len(rows) and len({array.shape for array in arrays}) == 1
+    return np.stack(arrays) if one_kind and all(array.dtype.kind in "biuf" for array in arrays) else rows
 
 
-def take_column(frame: Any, column: str, argument: str) -> tuple[Any, Any]:
-    """Return a column of a frame and the frame without it."""
-    if column not in frame.columns:
-        raise DpvalueError(f"{argument} must be one of the columns {list(frame.columns)}, got {column!r}")
-    return frame[column], frame.drop(columns=[column])
+def _scalar(label: Any) -> Any:
+    """A label of a Dataset, taken out of a tensor or array of one number."""
+    label = label.numpy() if isinstance(label, Tensor) else label
+    return label.item() if isinstance(label, np.ndarray) and label.size == 1 else label
+
+
+def take_column(table: Columns, column: str, argument: str) -> Column:
+    """Return a column of a table."""
+    if column not in table.columns:
+        raise DpvalueError(f"{argument} must be one of the columns {list(table.columns)}, got {column!r}")
+    return table[column]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -45,6 +46,7 @@ def plan(
     clip: float | str = "auto",
     clip_rule: str = "auto",
     preprocess: Any = None,
+    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
@@ -73,6 +75,7 @@ def plan(
         clip: the clipping norm.
         clip_rule: how it is applied.
         preprocess: a transformer to fit to the public features.
+        classes: all classes, where the public set does not show every one.
         target: the label column of DataFrames.
         groups: a label per row.
         persons: an id per row.
@@ -103,6 +106,7 @@ def plan(
         learning_rate="auto",
         noise="secure",
         preprocess=preprocess,
+        classes=None if classes is None else tuple(classes),
         engine=engine,
         seed=seed,
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dpvalue.charging import Charging, charging
 from dpvalue.choice import Choice, Setting, choose
-from dpvalue.encoding import Encoding, fit_encoding
+from dpvalue.encoding import Encoding
 from dpvalue.engine.contributions import Contributions, Witness, nobody
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.interleaved import InterleavedReleases
@@ -21,7 +21,7 @@ from dpvalue.engine.rounds import RoundReleases
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError
 from dpvalue.estimates import Estimate, Estimator, Ints
-from dpvalue.models import build_model, task_of
+from dpvalue.models import build_model
 from dpvalue.parties import Parties
 from dpvalue.privacy.budget import warn_if_delta_is_large
 from dpvalue.privacy.ledger import Ledger
@@ -162,8 +162,7 @@ class Opening:
         """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
         settings, choice, public = self.at.settings, self.choice, self.at.public
         privacy, engine = settings.privacy, settings.engine
-        unit = "party" if privacy is None else privacy.unit
-        rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, unit)
+        rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
         contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
         run = Run(
@@ -203,10 +202,9 @@ def open_setting(
 ) -> tuple[Setting, Encoding]:
     """Return everything that choices are made from, and the encoding of the public set."""
     dtype, device = settings.engine.torch_dtype, settings.engine.torch_device
-    task = task_of(settings.model, utility.metric, float_labels=np.asarray(utility.y).dtype.kind == "f")
-    encoding = fit_encoding(utility.X, utility.y, task, settings.preprocess, images=settings.model == "cnn")
+    encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
     public = utility.encode(encoding, dtype, device)
-    model = build_model(settings.model, task, public.x[0], encoding.outputs, dtype, device)
+    model = build_model(settings.model, encoding.task, public.x[0], encoding.outputs, dtype, device)
     if settings.schedule.fresh_start:
         if model.zero_start:
             raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")

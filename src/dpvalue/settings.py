@@ -35,6 +35,7 @@ class Settings:
     engine: Local
     seed: int
     ledger: Ledger | None = None
+    classes: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):

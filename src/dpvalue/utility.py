@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpvalue.encoding import Encoding, as_labels, row_count
+from dpvalue.columns import as_columns, is_frame
+from dpvalue.encoding import Encoding, are_floats, fit_encoding, label_column, refuse_rows, row_count
 from dpvalue.errors import DpvalueError, require_number
-from dpvalue.models import CLASSIFICATION, REGRESSION
-from dpvalue.parties import as_pandas, features_and_labels
+from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
+from dpvalue.parties import features_and_labels
 
 Metric = str | Callable[[nn.Module], float]
 METRICS = ("loss", "accuracy", "mse")
@@ -44,19 +46,30 @@ class Utility:
         require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
             raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
-        labels = as_labels(self.y, "utility labels")
+        labels = label_column(self.y, "utility labels")
         rows = row_count(self.X, "utility features")
         if len(labels) != rows:
             raise DpvalueError(f"utility labels must be one per row of features ({rows}), got {len(labels)}")
         if len(labels) < 2:
             raise DpvalueError(f"utility must have at least 2 rows, got {len(labels)}")
 
+    def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
+        """Return how rows become numbers, as this public set fixes it for a model."""
+        task = task_of(model, self.metric, float_labels=are_floats(self.y))
+        return fit_encoding(self.X, self.y, task, preprocess, model == "cnn", classes)
+
     def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PublicSet:
         """Return the public set as tensors."""
         if (self.metric, encoding.task) in (("accuracy", REGRESSION), ("mse", CLASSIFICATION)):
             raise DpvalueError(f"metric {self.metric!r} does not fit a {encoding.task} model")
         x = encoding.features(self.X, "utility features")
+        finite = np.asarray(np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+        refuse_rows(~finite, "utility features", "features must be finite")
         y = encoding.labels(self.y, "utility labels")
+        if encoding.task == CLASSIFICATION:
+            refuse_rows(y < 0, "utility labels", "labels must be among the classes")
+        else:
+            refuse_rows(~np.isfinite(y), "utility labels", "labels must be finite")
         labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
         return PublicSet(
             torch.tensor(x, dtype=dtype, device=device),
@@ -81,10 +94,9 @@ def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
 
     A column that names groups of parties or persons (`labels`) is no feature: it is left out of a DataFrame.
     """
-    data = as_pandas(data)
     if isinstance(data, Utility):
         return data
-    names = [name for name in labels if isinstance(name, str) and name in getattr(data, "columns", ())]
-    if names:
-        data = data.drop(columns=names)
+    if is_frame(data):
+        table = as_columns(data)
+        data = table.without(*(name for name in labels if isinstance(name, str)))
     return Utility(*features_and_labels(data, target, "utility"))

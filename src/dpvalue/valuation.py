@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from dpvalue.columns import is_frame
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.estimates import warn_if_not_finite
@@ -37,6 +39,7 @@ def value(
     learning_rate: float | str = "auto",
     noise: str = "secure",
     preprocess: Any = None,
+    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
@@ -67,6 +70,7 @@ def value(
         noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
             applied to all rows. "columns" does what numeric and text columns of a frame call for.
+        classes: all classes, where the public set does not show every one; rows with other labels count for nothing.
         target: the label column of DataFrames.
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
         persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
@@ -87,6 +91,7 @@ def value(
         learning_rate=learning_rate,
         noise=noise,
         preprocess=preprocess,
+        classes=None if classes is None else tuple(classes),
         engine=engine,
         seed=seed,
         ledger=ledger,
@@ -129,6 +134,7 @@ def release(
     learning_rate: float | str = "auto",
     noise: str = "secure",
     preprocess: Any = None,
+    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
@@ -153,6 +159,7 @@ def release(
         learning_rate=learning_rate,
         noise=noise,
         preprocess=preprocess,
+        classes=None if classes is None else tuple(classes),
         engine=engine,
         seed=seed,
         ledger=ledger,
@@ -163,7 +170,7 @@ def release(
 
 
 def _data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
-    if target is not None and not any(hasattr(data, "columns") for data in (parties, utility)):
+    if target is not None and not any(is_frame(data) for data in (parties, utility)):
         raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
     return as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
 

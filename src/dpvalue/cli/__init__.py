@@ -1,6 +1,6 @@
 """The command line. Bad input ends with one clear line and exit code 2."""
 
-from dpvalue.cli import run, plan, demo, audit, ledger, reproduce, bench  # isort: skip  (the order of the help)
+from dpvalue.cli import run, check, plan, demo, audit, ledger, reproduce, bench  # isort: skip  (the order of the help)
 from dpvalue.cli.app import app
 
-__all__ = ["app", "audit", "bench", "demo", "ledger", "plan", "reproduce", "run"]
+__all__ = ["app", "audit", "bench", "check", "demo", "ledger", "plan", "reproduce", "run"]

@@ -19,6 +19,11 @@ app = typer.Typer(
 )
 out = Console(highlight=False, soft_wrap=True, markup=False)
 
+CHECK_ADVICE = (
+    "A private row that cannot be read counts for nothing, and nobody is told; `dpvalue check` lists such rows for "
+    "whoever holds the file."
+)
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:

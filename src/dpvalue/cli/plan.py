@@ -5,7 +5,7 @@ from __future__ import annotations
 import json as json_text
 from typing import TYPE_CHECKING, Annotated
 
-from dpvalue.cli.app import app, failing_clearly, option, out
+from dpvalue.cli.app import CHECK_ADVICE, app, failing_clearly, option, out
 
 if TYPE_CHECKING:
     from dpvalue.plan_page import Plan
@@ -99,6 +99,7 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
     out.print(grid)
     for (name, one), unit in zip(plans.items(), ("row", "person", "record"), strict=True):
         out.print(f"{name}: {one.advice.replace('per party', f'per {unit}')}", markup=False)
+    out.print(CHECK_ADVICE)
 
 
 def _cell(number: float | int | str | None) -> str:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.cli.app import CHECK_ADVICE, app, argument, failing_clearly, option, out
 from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
     from dpvalue.plan_page import Plan
+    from dpvalue.tabular.config import RunConfig
     from dpvalue.tabular.execute import Done
     from dpvalue.tabular.job import Job
 
@@ -38,6 +39,7 @@ def run(
     neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
     mechanism: Annotated[Text, option("auto (default), gaussian or laplace.")] = None,
     task: Annotated[Text, option("classification or regression; else inferred.")] = None,
+    classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
     drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
     truth: Annotated[Text, option("Column of 0 and 1: a known answer to compare with.")] = None,
     no_privacy: Annotated[bool, option("Protect nothing; exposes data.", "--no-privacy")] = False,
@@ -59,7 +61,7 @@ def run(
         "train": train, "test": test, "target": target, "epsilon": epsilon, "group": group, "unit": unit,
         "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "schedule": schedule,
         "permutations": permutations, "delta": delta, "neighbours": neighbours, "mechanism": mechanism, "task": task,
-        "drop": drop, "truth": truth,
+        "classes": None if classes is None else classes.split(","), "drop": drop, "truth": truth,
         "private": False if no_privacy else None, "ledger": ledger, "budget": budget, "purpose": purpose, "seed": seed,
     }  # fmt: skip
     with failing_clearly():
@@ -94,17 +96,29 @@ def run_job(job: Job, plan: Plan | None, folder: Path, seconds: dict[str, float]
 
 
 def _show(job: Job, plan: Plan | None) -> None:
-    config, rows = job.config, sum(one.rows for one in job.peeks)
+    config = job.config
     parts = f"{len(config.train)} files, one party each" if len(config.train) > 1 else "1 file"
     if config.group is not None:
         parts += f", parties by {config.group!r}"
-    out.print(f"private: {rows} rows in {parts} (so far only header and number of rows were read)", markup=False)
+    read = ["header", "number of rows"]
+    if config.unit == "person" and config.private:  # how many rows a person has is private
+        out.print(f"private: {parts}, persons by {config.person!r} (so far {_listed(config, ['header'])} were read)")
+    else:
+        rows = sum(one.rows for one in job.peeks)
+        only = "only " if config.group is None and config.person is None else ""
+        out.print(f"private: {rows} rows in {parts} (so far {only}{_listed(config, read)} were read)")
+    out.print(CHECK_ADVICE)
     inferred = "" if config.task != "auto" else ", as its target shows"
     out.print(f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model", markup=False)
     if plan is None:
         out.print("no differential privacy: values, table and report will expose the private rows")
     else:
         out.print(f"\n{plan}\n", markup=False)
+
+
+def _listed(config: RunConfig, read: list[str]) -> str:
+    read += [f"the column {name!r}" for name in (config.group, config.person) if name is not None]
+    return " and ".join([", ".join(read[:-1]), read[-1]] if len(read) > 1 else read)
 
 
 def _confirm(yes: bool, private: bool) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 import torch
 from torch import Tensor
 
 from dpvalue.engine.factored import FactoredRows
 from dpvalue.engine.local import Local
+from dpvalue.engine.people import People
 from dpvalue.models import Linear, Model
-from dpvalue.parties import PartyRows
+from dpvalue.parties import PartyRows, PersonRows
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import Mechanism
 
@@ -29,29 +31,34 @@ class Contributions:
     """
 
     def __init__(
-        self, model: Model, rows: PartyRows, mechanism: Mechanism, engine: Local, on_grid: bool = False
+        self, model: Model, rows: PartyRows | PersonRows, mechanism: Mechanism, engine: Local, on_grid: bool = False
     ) -> None:
         self.mechanism = mechanism
         self.n = rows.n
-        self._model, self._rows = model, rows
-        self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
-        self.units = rows.persons if mechanism.unit == "person" else rows.sizes
-        self._most_units = int(self.units.max())
-        self._has_empty = bool((rows.sizes == 0).any())
+        self._model, self._rows, self._engine, self._on_grid = model, rows, engine, on_grid
+        self._people = People(model, rows, engine) if isinstance(rows, PersonRows) else None
+        self.units = rows.units if isinstance(rows, PersonRows) else rows.sizes
         self.release_scale = mechanism.noise_scale(self.units.cpu())
         self.read_std = mechanism.scale.gain * mechanism.noise_std(self.units.cpu())
-        gradients = rows.width if mechanism.per_unit else 1
-        self.numbers = 4 * gradients * model.numbers + rows.width * (4 * model.numbers_per_row() + self._x[0].numel())
+        width = int(self.units.max())
+        gradients = width if mechanism.per_unit else 1
+        numbers = model.inputs(rows.x[:1]).numel()
+        self.numbers = 4 * gradients * model.numbers + width * (4 * model.numbers_per_row() + numbers)
         self._batch = engine.piece(self.numbers, least=64)
-        self._engine = engine
-        self._on_grid = on_grid
         self.factored: FactoredRows | None = None
+        if isinstance(rows, PersonRows):
+            return
+        self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
+        self._counts = rows.weights.gt(0).any(1)
         if isinstance(model, Linear) and rows.width == 1 and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
 
     def grid(self, probes: int = 1) -> Grid | None:
         """Return the grid for sums over this many probes; None for noise of floating point."""
-        return make_grid(self.mechanism, self._model.size, probes) if self._on_grid else None
+        if not self._on_grid:
+            return None
+        units = int(self.units.max()) if self.mechanism.per_unit else 1
+        return make_grid(self.mechanism, self._model.size, probes, units)
 
     def clipped_gradients(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped gradients (b, d), less their centre, of the parties who (b,) at the models theta (b, d).
@@ -66,7 +73,10 @@ class Contributions:
         return self._clip(self._gradients(theta, who), who, grid)
 
     def _gradients(self, theta: Tensor, who: Tensor) -> Tensor:
-        """What is clipped: the gradients of parties (b, d), or of their records (b, r, d)."""
+        """What is clipped: the gradients of parties (b, d), or of their records or persons (b, r, d)."""
+        if self._people is not None:
+            return self._people.gradients(theta, who)
+        assert isinstance(self._rows, PartyRows)
         index = self._rows.index[who]
         if self.mechanism.per_unit:
             return self._model.record_gradients(theta, self._x[index], self._y[index])
@@ -75,32 +85,18 @@ class Contributions:
     def _clip(self, gradients: Tensor, who: Tensor, grid: Grid | None) -> Tensor:
         if not self.mechanism.per_unit:
             clipped = self.mechanism.clipped(gradients)
-            if self._has_empty:
-                clipped = clipped * (self._rows.sizes[who] > 0).unsqueeze(-1)
+            clipped = clipped * self._counts[who].unsqueeze(
+                -1
+            )  # a party without a row that counts: not minus the centre
             return clipped if grid is None else grid.round(clipped)
-        if self.mechanism.unit == "record":
+        if isinstance(self._rows, PartyRows):
             weights = self._rows.weights[who]
-        else:
-            gradients, weights = self._by_person(gradients, who)
+        else:  # one without rows has a mean of NaN, which is clipped to zero
+            weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, gradients.shape[1])
         clipped = self.mechanism.clipped(gradients)
         if grid is not None:
             clipped, weights = grid.round(clipped), weights > 0
         return (clipped * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
-
-    def _by_person(self, records: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean gradients (b, p, d) of each person's records, and the weights (b, p), 1 / persons or 0."""
-        assert self._rows.people is not None
-        assert self._rows.shares is not None
-        # One bad record must not silence a person's others; a person without a good one is clipped to zero, as NaN is.
-        finite = records.isfinite().all(-1, keepdim=True)
-        shared = torch.where(finite, records, 0.0) * self._rows.shares[who].unsqueeze(-1)
-        means = records.new_zeros(len(who), self._most_units, records.shape[-1])
-        means.scatter_add_(1, self._rows.people[who].unsqueeze(-1).expand_as(shared), shared)
-        good = means.new_zeros(*means.shape[:2], 1)
-        good.scatter_add_(1, self._rows.people[who].unsqueeze(-1), finite * self._rows.shares[who].unsqueeze(-1))
-        means = torch.where(good > 0, means, torch.nan)
-        present = torch.arange(self._most_units, device=who.device) < self.units[who].unsqueeze(-1)
-        return means, present / self.units[who].clamp_min(1).to(records.dtype).unsqueeze(-1)
 
     def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
         """Turn rows of drawn noise (..., d) into the noise of releases of the parties who (...), in place.
@@ -136,10 +132,10 @@ class Contributions:
         """
 
         def work(some: Tensor) -> Tensor:
-            found = [
+            parts = (
                 share * self._gradients(point.expand(len(some), -1), some)
                 for point, share in zip(points, shares, strict=True)
-            ]
-            return self._clip(torch.stack(found).sum(0), some, grid)
+            )
+            return self._clip(reduce(torch.add, parts), some, grid)  # one after the other: see `People`
 
         return torch.cat(self._engine.map(work, who.split(self._batch), self._model.threads_may_share))

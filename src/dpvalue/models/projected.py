@@ -85,13 +85,13 @@ class ProjectedLinear(Projected):
 
     def __init__(self, model: Linear, origin: Tensor, vectors: Tensor) -> None:
         super().__init__(model, origin, vectors)
-        self._linear = model
+        self.linear = model
         self.numbers = self.size + 1
-        self._directions = torch.cat([origin[None], vectors]).view(self.size + 1, model.width, -1)
+        self.directions = torch.cat([origin[None], vectors]).view(self.size + 1, model.width, -1)
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return the outputs of the rows at the origin and along each vector (rows, m + 1, o)."""
-        return torch.einsum("rf,mof->rmo", self._linear.inputs(x), self._directions)
+        return torch.einsum("rf,mof->rmo", self.linear.inputs(x), self.directions)
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
         """Return the outputs at the origin, moved."""
@@ -108,7 +108,7 @@ class ProjectedLinear(Projected):
             return (torch.addmm(start, theta, columns) - y).square_().mean(-1, dtype=torch.float64)
 
         def cross_entropy(theta: Tensor) -> Tensor:
-            outputs = torch.addmm(start, theta, columns).view(len(theta), self._linear.width, -1)
+            outputs = torch.addmm(start, theta, columns).view(len(theta), self.linear.width, -1)
             own = picked[0] + theta.to(torch.float64) @ picked[1:]
             return log_sum_exp(outputs).mean(-1, dtype=torch.float64) - own
 
@@ -121,7 +121,7 @@ class ProjectedLinear(Projected):
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the projected gradients of single rows in closed form."""
         outputs = x[:, :, 0] + torch.einsum("bm,brmo->bro", theta, x[:, :, 1:])
-        return torch.einsum("bro,brmo->brm", self._linear.residuals(outputs, y), x[:, :, 1:])
+        return torch.einsum("bro,brmo->brm", self.linear.residuals(outputs, y), x[:, :, 1:])
 
 
 def projected(model: Model, origin: Tensor, vectors: Tensor) -> Projected:

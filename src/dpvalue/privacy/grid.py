@@ -24,7 +24,8 @@ from dpvalue.privacy.mechanism import Mechanism
 
 _LEAST_BITS = 20
 _FINENESS = 1000
-# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see discrete.py.
+# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see discrete.py. Laplace
+# noise needs far less of it, for the rounding of its scale.
 _WIDER = 1 + 2.0**-30
 
 
@@ -57,12 +58,12 @@ class Grid:
         return torch.where(fits, steps, 0.0)
 
 
-def make_grid(door: Mechanism, size: int, probes: int) -> Grid:
-    """Return the grid of a mechanism for vectors of this size, of which `probes` per unit are added up."""
+def make_grid(door: Mechanism, size: int, probes: int, units: int = 1) -> Grid:
+    """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
     if door.clip is None or not door.noise_multiplier:
         raise DpvalueError("a grid is for releases with noise: give privacy and a clip")
     one = torch.ones(1, dtype=torch.int64)
-    noise = float(door.noise_scale(one)[0]) * (_WIDER if door.law == "gaussian" else 1.0)
+    noise = float(door.noise_scale(one)[0]) * _WIDER
     bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / door.clip)))
     if bits > MOST_BITS:
         raise DpvalueError(
@@ -71,6 +72,6 @@ def make_grid(door: Mechanism, size: int, probes: int) -> Grid:
         )
     step = noise * probes / 2**bits
     longest = int((door.clip / step) ** 2)
-    if longest >= 2**62 or (door.clip / step) * probes >= 2**52:
+    if longest >= 2**62 or (door.clip / step) * probes * units >= 2**52:
         raise DpvalueError(f"noise of {noise / door.clip:.3g} times the clipping norm is too little for exact sums")
     return Grid(step, bits, probes, longest)

@@ -13,7 +13,7 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 
 TASKS = ("auto", "classification", "regression")
-_LISTS = ("train", "drop", "semivalue")
+_LISTS = ("train", "drop", "semivalue", "classes")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class RunConfig:
     truth: str | None = None
     drop: tuple[str, ...] = ()
     task: str = "auto"
+    classes: tuple[str, ...] = ()
     private: bool = True
     epsilon: float = 1.0
     delta: float = 5e-5

@@ -16,10 +16,9 @@ from dpvalue.plan_page import Plan
 from dpvalue.progress import Report
 from dpvalue.result import Result
 from dpvalue.table import Table
-from dpvalue.tabular.files import read
+from dpvalue.tabular.files import read_private, read_public
 from dpvalue.tabular.folder import Folder, Known, first_facts, value_facts, values_frame, write_folder
-from dpvalue.tabular.job import Job
-from dpvalue.tabular.schema import numbers, texts
+from dpvalue.tabular.job import Job, read_labels
 from dpvalue.tasks import Curve, retraining_curve
 from dpvalue.tasks.curves import ORDERS
 from dpvalue.utility import Utility
@@ -53,7 +52,7 @@ def execute(job: Job, plan: Plan | None, folder: Path, report: Report, seconds: 
     else:
         table = job.release(parties, report)
         seconds["release"] = time.perf_counter() - began
-        facts = first_facts(job.config, table, plan, job.schema, job.label_name)
+        facts = first_facts(job.config, table, plan, job.schema)
         try:
             began = time.perf_counter()
             result = value_table(table, job.utility, job.config.semivalue, job.config.permutations, report)
@@ -62,7 +61,7 @@ def execute(job: Job, plan: Plan | None, folder: Path, report: Report, seconds: 
             write_folder(folder, facts, table)
             how = f"`dpvalue revalue {folder}` goes on, and spends nothing more"
             raise Interrupted(f"stopped; the releases are kept in {folder}: {how}") from None
-    facts = first_facts(job.config, result.table, plan, job.schema, job.label_name)
+    facts = first_facts(job.config, result.table, plan, job.schema)
     return finish(folder, facts, result, known, seconds, _retrained(job, parties, result))
 
 
@@ -110,12 +109,11 @@ def revalue(folder: Folder, out: Path | None, semivalues: tuple[str, ...], test:
     config = folder.config
     table, schema = folder.table()
     test = test or Path(config.test)
-    public = read(test)
-    for name in [config.target, *(column.name for column in schema.columns_)]:
+    public = read_public(test)
+    for name in [config.target, *schema.names]:
         if name not in public.columns:
             raise DpvalueError(f"{test} has no column {name!r}")
-    labels = (numbers if folder.facts["labels"] == "numbers" else texts)(public[config.target])
-    utility = Utility(public[[column.name for column in schema.columns_]], labels)
+    utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
     semivalues = semivalues or config.semivalue
     began = time.perf_counter()
     result = value_table(table, utility, semivalues, config.permutations, report)
@@ -136,12 +134,16 @@ def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
     column = job.config.truth
     if column is None:
         return None
-    parts = [read(Path(path), [column])[column] for path in job.config.train]
-    cells = pd.Series(texts(pd.concat(parts, ignore_index=True))).str.lower()
-    marked = cells.isin(["1", "1.0", "true", "yes", "y"]).to_numpy()
-    if not (marked | cells.isin(["0", "0.0", "false", "no", "n"]).to_numpy()).all():
+    cells = [
+        (cell or "").lower()
+        for path in job.config.train
+        for block in read_private(Path(path), [column])
+        for cell in block.columns[column].texts()
+    ]
+    marked = np.isin(cells, ["1", "true", "yes", "y"])
+    if not (marked | np.isin(cells, ["0", "false", "no", "n"])).all():
         raise DpvalueError(f"the column {column!r} must hold 0 and 1 (or no and yes, or false and true)")
-    found = np.bincount(party, weights=marked, minlength=len(names)) > 0
+    found = np.bincount(party[party >= 0], weights=marked[party >= 0], minlength=len(names)) > 0
     if found.all() or not found.any():
         raise DpvalueError(f"the column {column!r} must mark some parties and leave others: it marks {found.sum()}")
     return Known(column, found)

@@ -55,7 +55,7 @@ def require_free(folder: Path, overwrite: bool) -> None:
         raise DpvalueError(f"{folder} holds results already: name another folder, or give --overwrite")
 
 
-def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Schema, labels: str) -> dict[str, Any]:
+def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Schema) -> dict[str, Any]:
     """Return what is known of a run once its releases are made; enough to value them later."""
     from dpvalue import __version__
 
@@ -66,7 +66,6 @@ def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Sche
         "toml": config.to_toml(),
         "task": table.encoding.task,
         "model": table.model,
-        "labels": labels,
         "schema": schema.to_json(),
         "seed": config.seed,
         "guarantee": asdict(table.guarantee),

@@ -1,20 +1,25 @@
 """A run from files: the public file is read, the private ones are peeked at, a plan is made; then values are.
 
-Until `Job.value` is called, of private files nothing is read but the names of their columns and their numbers of rows;
-with `group` (or `person`), that column too, whose labels name the parties (count the persons), which is public.
+Until `Job.parties` is called, of private files nothing is read but the names of their columns and their numbers of
+lines; with `group` (or `person`), that column too, which tells the party of each line (the number of persons of each
+party): what is public of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 
+from dpvalue.cells import index_of, text
+from dpvalue.columns import Column, Columns
+from dpvalue.encoding import EncodedRows
 from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
 from dpvalue.parties import Parties
 from dpvalue.plan import plan
 from dpvalue.plan_page import Plan
@@ -22,10 +27,12 @@ from dpvalue.progress import Report
 from dpvalue.result import Result
 from dpvalue.table import Table
 from dpvalue.tabular.config import RunConfig
-from dpvalue.tabular.files import Peek, peek, read
-from dpvalue.tabular.schema import Schema, infer_task, label_kind, numbers, texts
+from dpvalue.tabular.files import Peek, peek, read_private, read_public
+from dpvalue.tabular.schema import Schema, classes_of, infer_task
 from dpvalue.utility import Utility
 from dpvalue.valuation import release, value
+
+Objects = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,23 +42,23 @@ class Job:
     Attributes:
         config: the options.
         task: "classification" or "regression", as given or as the public file shows.
+        classes: all classes, as given or as the public file shows; None for regression.
         utility: the public rows.
         schema: how columns become numbers.
         peeks: what is public of the private files.
-        labels: turns a column of labels into numbers or texts, as those of the public file are.
     """
 
     config: RunConfig
     task: str
+    classes: tuple[str, ...] | None
     utility: Utility
     schema: Schema
     peeks: tuple[Peek, ...]
-    labels: Callable[[Any], Any]
 
     @property
     def model(self) -> str:
         """The model of the task."""
-        return "logistic" if self.task == "classification" else "linear"
+        return "logistic" if self.task == CLASSIFICATION else "linear"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,6 +69,7 @@ class Job:
             "schedule": config.schedule,
             "permutations": config.permutations,
             "preprocess": self.schema,
+            "classes": self.classes,
             "seed": config.seed,
         }
 
@@ -70,36 +78,55 @@ class Job:
         privacy = self.config.privacy
         if privacy is None:
             raise DpvalueError("a run without privacy spends nothing, so there is nothing to plan")
-        groups, persons = self._labels()
         rows = sum(one.rows for one in self.peeks)
-        # Only the number of rows and their labels are looked at: a plan reads sizes.
+        # Only the number of lines and whose they are is looked at: a plan reads sizes.
         nothing = np.zeros((rows, 1)), np.zeros(rows)
-        return plan(Parties(*nothing, groups, persons), self.utility, privacy=privacy, **self.settings)
+        return plan(Parties(*nothing, *self.owners), self.utility, privacy=privacy, **self.settings)
 
-    def _labels(self) -> tuple[Any, Any]:
-        """The party and the person of each row, where they are labels of the files."""
+    @cached_property
+    def owners(self) -> tuple[Objects | None, Objects | None]:
+        """The party and the person of each line, where columns (or several files) tell them; None in a line of nobody.
+
+        A line that is no record of the table still has a party, if a known one stands in its place from the left or
+        from the right: the party of each line is public, and what else is in the line must not move it.
+        """
         config = self.config
-        groups: Any = None
+        wanted = [name for name in (config.group, config.person) if name is not None]
+        groups: list[str | None] = []
+        persons: list[str | None] = []
+        guesses: dict[int, tuple[str, str]] = {}
+        for path in config.train if wanted else ():
+            for block in read_private(Path(path), wanted, config.group):
+                guesses |= {len(groups) + place: found for place, found in block.guesses.items()}
+                if config.group is not None:
+                    groups += block.columns[config.group].texts().tolist()
+                if config.person is not None:
+                    persons += block.columns[config.person].identities().tolist()
+        known = set(groups) - {None}
+        for place, found in guesses.items():
+            groups[place] = next((one for one in map(text, found) if one in known), None)
         if len(config.train) > 1:
-            groups = np.repeat(party_names(config.train), [one.rows for one in self.peeks])
-        elif config.group is not None:
-            groups = self._column(config.group)
-        return groups, None if config.person is None else self._column(config.person)
-
-    def _column(self, name: str) -> Any:
-        parts = [read(Path(path), [name])[name] for path in self.config.train]
-        return texts(pd.concat(parts, ignore_index=True))
+            names = party_names(config.train)
+            groups = [name for name, one in zip(names, self.peeks, strict=True) for _ in range(one.rows)]
+        return _objects(groups) if groups else None, _objects(persons) if persons else None
 
     def parties(self) -> Parties:
-        """Return the private rows, in the columns of the public file."""
-        frame = pd.concat([read(Path(path)) for path in self.config.train], ignore_index=True)
-        features = frame[[column.name for column in self.schema.columns_]]
-        return Parties(features, self.labels(frame[self.config.target]), *self._labels())
+        """Return the private rows, encoded by the public file's schema block by block as they are read."""
+        target = self.config.target
+        names = list(dict.fromkeys([*self.schema.names, target]))
+        features: list[NDArray[np.float64]] = []
+        labels: list[Objects] = []
+        for path in self.config.train:
+            for block in read_private(Path(path), names):
+                features.append(self.schema.transform(block.columns))
+                features[-1][block.bad] = np.nan
+                labels.append(self.labels(block.columns[target]))
+        rows = EncodedRows(np.concatenate(features), self.schema)
+        return Parties(rows, np.concatenate(labels), *self.owners)
 
-    @property
-    def label_name(self) -> str:
-        """What labels are: "numbers" or "texts"."""
-        return "numbers" if self.labels is numbers else "texts"
+    def labels(self, column: Column) -> Objects:
+        """Return labels as canonical texts, or as numbers for regression."""
+        return read_labels(column, self.task)
 
     def release(self, parties: Parties, report: Report) -> Table:
         """Make the releases: the only step that reads private rows, and the only one that costs."""
@@ -129,33 +156,64 @@ class Job:
 
 def open_job(config: RunConfig) -> Job:
     """Read the public file, peek at the private ones, and check that they fit."""
-    public = read(Path(config.test))
+    public = read_public(Path(config.test))
     if config.target not in public.columns:
         raise DpvalueError(f"{config.test} has no column {config.target!r} for the target")
     own = {name for name in (config.target, config.group, config.person, config.truth) if name is not None}
     unknown = [name for name in config.drop if name not in public.columns]
     if unknown:
         raise DpvalueError(f"{config.test} has no column {unknown[0]!r} to drop")
-    features = public.drop(columns=[name for name in public.columns if name in own or name in config.drop])
+    features = public.without(*own, *config.drop)
     target = public[config.target]
-    if target.isna().any():
+    if target.lacking().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
     task = infer_task(target) if config.task == "auto" else config.task
-    labels = label_kind(target, task)(target)
-    if task == "classification" and len(set(labels.tolist())) < 2:
-        raise DpvalueError(f"the target {config.target!r} of {config.test} has one class only: it takes at least two")
-    utility = Utility(features, labels)
+    if task == "classification":
+        classes = _classes(config, target)
+    elif config.classes:
+        raise DpvalueError("classes must not be given for regression: its labels are numbers")
+    elif not Columns({"": target}).is_numeric()[""]:
+        raise DpvalueError(f"the target {config.target!r} of {config.test} must be numbers for regression")
+    else:
+        classes = None
     peeks = []
     for path in config.train:
         found = peek(Path(path))
-        for name in [*map(str, features.columns), *sorted(own)]:
+        for name in [*features.columns, *sorted(own)]:
             if name not in found.columns:
                 raise DpvalueError(f"{path} has no column {name!r}")
         peeks.append(found)
-    return Job(config, task, utility, Schema().fit(features), tuple(peeks), label_kind(target, task))
+    utility = Utility(features, read_labels(target, task))
+    return Job(config, task, classes, utility, Schema().fit(features), tuple(peeks))
+
+
+def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
+    shown = classes_of(target)
+    classes = classes_of(Column(list(config.classes))) or shown
+    unknown = [name for name in shown if name not in index_of(classes)]
+    if unknown:
+        raise DpvalueError(f"classes must hold all labels of {config.test}; {unknown[0]!r} is missing")
+    if len(classes) < 2:
+        raise DpvalueError(f"the target {config.target!r} of {config.test} has one class only: it takes at least two")
+    return classes
+
+
+def read_labels(column: Column, task: str) -> Objects:
+    """Return labels as canonical texts, or as numbers for regression; NaN (None) for what is none."""
+    if task == CLASSIFICATION:
+        return column.texts()
+    numbers = column.numbers()
+    numbers[np.isinf(numbers)] = np.nan
+    return numbers
 
 
 def party_names(paths: tuple[str, ...]) -> list[str]:
     """Return the parties' names: of the files, without folder and ending where that tells them apart."""
     short = [Path(path).name.split(".")[0] for path in paths]
     return short if len(set(short)) == len(short) else list(paths)
+
+
+def _objects(cells: list[str | None]) -> Objects:
+    found = np.empty(len(cells), dtype=object)
+    found[:] = cells
+    return found

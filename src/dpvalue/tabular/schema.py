@@ -1,21 +1,22 @@
 """From columns to numbers, by what the public file shows: its columns, its categories, its means.
 
 A numeric column is centred and scaled by the public mean and standard deviation; a missing number counts as the public
-median. A text column becomes one column of zeros and ones for each category of the public file; a category that is not
-there, and a missing cell, are zeros in all of them. Nothing is learnt from private rows, and nothing that is in one of
-their cells can be seen in an error: at most the name of its column.
+median. Any other column becomes one column of zeros and ones for each category of the public file; a category that is
+not there, and a missing cell, are zeros in all of them. A row with a cell in a numeric column that is neither a finite
+number nor missing is not a row of this table: all of it becomes NaN, and it contributes nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 
+from dpvalue.cells import index_of
+from dpvalue.columns import Column, Columns, as_columns
 from dpvalue.errors import DpvalueError
 from dpvalue.semivalues import Floats
 
@@ -32,14 +33,13 @@ class Numeric:
     mean: float
     scale: float
 
-    def encode(self, column: Any) -> Floats:
-        """Return the column, scaled (rows, 1); whatever is not a number is missing."""
-        found = numbers(column)
-        if np.isinf(found).any():
-            where = int(np.isinf(found).argmax())
-            raise DpvalueError(f"the column {self.name!r} holds infinite values; the first is at row {where}")
+    def encode(self, column: Column) -> Floats:
+        """Return the column, scaled (rows, 1); NaN for what is neither a number nor missing."""
+        found = column.numbers()
         filled = np.where(np.isnan(found), self.missing, found)
-        scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
+        filled[np.isinf(filled)] = np.nan
+        with np.errstate(over="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
+            scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
         return scaled
 
 
@@ -50,28 +50,50 @@ class Categorical:
     name: str
     categories: tuple[str, ...]
 
-    def encode(self, column: Any) -> Floats:
+    def encode(self, column: Column) -> Floats:
         """Return a column of zeros and ones for each category (rows, categories)."""
-        text = texts(column)
-        return np.stack([text == category for category in self.categories], axis=1).astype(np.float64)
+        place = index_of(self.categories)
+        numbers = np.array([place.get(text, -1) for text in column.texts()], dtype=np.int64)
+        found: Floats = (numbers[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        return found
 
 
 class Schema(BaseEstimator, TransformerMixin):  # type: ignore[misc]
     """A scikit-learn transformer of frames, fitted to public rows; transforms each row on its own.
 
-    Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to.
+    Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to; it raises
+    for nothing that a row holds.
     """
 
-    def fit(self, frame: pd.DataFrame, y: Any = None) -> Schema:
+    def fit(self, frame: Any, y: Any = None) -> Schema:
         """Learn columns, categories, means and scales from a public frame."""
-        self.columns_ = [_column(frame, str(name)) for name in frame.columns]
+        table = as_columns(frame)
+        numeric = table.is_numeric()
+        self.columns_ = [_column(name, table[name], numeric[name]) for name in table.columns]
         if not self.columns_:
             raise DpvalueError("the public file has no column but the target")
         return self
 
-    def transform(self, frame: pd.DataFrame) -> Floats:
-        """Return the rows of a frame as numbers."""
-        return np.concatenate([column.encode(frame[column.name]) for column in self.columns_], axis=1)
+    def transform(self, frame: Any) -> Floats:
+        """Return the rows of a frame as numbers; all of a row is NaN if one of its cells cannot be read."""
+        table = as_columns(frame)
+        found = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
+        found[np.isnan(found).any(axis=1)] = np.nan
+        return found
+
+    def unreadable(self, frame: Any) -> dict[str, NDArray[np.bool_]]:
+        """Return, by column, which cells are neither numbers nor missing where the public file has numbers."""
+        table = as_columns(frame)
+        return {
+            column.name: np.isinf(table[column.name].numbers())
+            for column in self.columns_
+            if isinstance(column, Numeric)
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that are encoded, in order."""
+        return tuple(column.name for column in self.columns_)
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what was learnt, as plain values."""
@@ -92,17 +114,16 @@ class Schema(BaseEstimator, TransformerMixin):  # type: ignore[misc]
         return f"{numeric} numeric and {len(self.columns_) - numeric} categorical columns"
 
 
-def _column(frame: pd.DataFrame, name: str) -> Numeric | Categorical:
-    column = frame[name]
-    if pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_numeric_dtype(column.dtype):
-        found = numbers(column)
+def _column(name: str, column: Column, numeric: bool) -> Numeric | Categorical:
+    if numeric:
+        found = column.numbers()
         if np.isinf(found).any():
             raise DpvalueError(f"the column {name!r} of the public file holds infinite values")
         known = found[~np.isnan(found)]
         missing = float(np.median(known)) if len(known) else 0.0
         filled = np.where(np.isnan(found), missing, found)
         return Numeric(name, missing, float(filled.mean()), float(filled.std()) or 1.0)
-    categories = sorted(text for text in set(texts(column)) if text)
+    categories = sorted({text for text in column.texts() if text is not None})
     if len(categories) > MOST_CATEGORIES:
         raise DpvalueError(
             f"the column {name!r} holds {len(categories)} different texts in the public file, too many for categories: "
@@ -111,27 +132,23 @@ def _column(frame: pd.DataFrame, name: str) -> Numeric | Categorical:
     return Categorical(name, tuple(categories) or ("",))
 
 
-def texts(column: Any) -> Any:
-    """Return a column as texts without blanks around them; None for what is missing."""
-    return column.astype("string").str.strip().to_numpy(dtype=object, na_value=None)
-
-
-def numbers(column: Any) -> Any:
-    """Return a column as numbers; NaN for what is not one."""
-    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def label_kind(target: Any, task: str) -> Callable[[Any], Any]:
-    """Return how labels are read: as numbers, or as texts, whichever those of the public file are."""
-    is_number = pd.api.types.is_numeric_dtype(target.dtype) and not pd.api.types.is_bool_dtype(target.dtype)
-    return numbers if task == "regression" or is_number else texts
-
-
-def infer_task(target: Any) -> str:
+def infer_task(target: Column) -> str:
     """Return "regression" for numbers with fractions or with more than 20 different values, else "classification"."""
-    if pd.api.types.is_bool_dtype(target.dtype) or not pd.api.types.is_numeric_dtype(target.dtype):
+    if not Columns({"": target}).is_numeric()[""]:
         return "classification"
-    found = numbers(target)
+    found = target.numbers()
     found = found[~np.isnan(found)]
     whole = bool((found == np.rint(found)).all())
     return "classification" if whole and len(np.unique(found)) <= MOST_CLASSES else "regression"
+
+
+def classes_of(target: Column) -> tuple[str, ...]:
+    """Return the classes of a column of labels, as canonical texts: whole numbers in their order, then other texts."""
+    return tuple(sorted({text for text in target.texts() if text is not None}, key=_by_number))
+
+
+def _by_number(text: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(text), text
+    except ValueError:
+        return True, 0.0, text

@@ -15,7 +15,7 @@ import torch
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import build_model
-from dpvalue.parties import as_parties
+from dpvalue.parties import PartyRows, as_parties
 from dpvalue.result import Result
 from dpvalue.semivalues import Floats
 from dpvalue.streams import Purpose, require_seed, stream
@@ -129,13 +129,15 @@ def retraining_curve(
         model = build_model(table.model, table.encoding.task, encoded.x[0], table.encoding.outputs, dtype, device)
         evaluate = Evaluator(encoded, model, engine)
         rows = private.encode(table.encoding, dtype, device)
+        assert isinstance(rows, PartyRows)
         x, y = model.inputs(rows.x), model.targets(rows.y)
         party = torch.repeat_interleave(torch.arange(private.n), rows.sizes.cpu())
+        counts_for = torch.zeros(len(x), dtype=torch.bool).index_fill_(0, rows.index[rows.weights > 0].cpu(), True)
         start = model.initial(seed)
         worth = np.empty((len(orders), len(counts)))
         for trial, one in enumerate(orders):
             for point, kept in enumerate(_kept(one, counts, kind)):
-                left = torch.from_numpy(kept).bool()[party].to(device)
+                left = (torch.from_numpy(kept).bool()[party] & counts_for).to(device)
                 fitted = train(model, start, x[left], y[left], [_RETRAINING_STEPS], seed)[0] if left.any() else start
                 worth[trial, point] = float(evaluate(fitted[None]))
     return _curve(kind, order, counts / private.n, worth, retrained=True)

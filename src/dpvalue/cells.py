@@ -1,0 +1,201 @@
+"""What a cell says, whoever wrote it and in whatever file: its canonical text, its number, its identity.
+
+A cell is parsed alone: nothing here looks at two cells together, so that nobody's cell changes what another's becomes.
+
+The canonical text of a cell:
+
+- *missing* (None): None, NaN, NaT, and the texts of `MISSING` (empty, NA, NULL, ?, ...).
+- a whole number: its digits, without leading zeros, plus sign or empty fraction: 7, 7.0, "7", "007" and "+7." are "7".
+- any other number: Python's shortest form of the nearest double: "0.50" and 0.5 are "0.5", "1e3" is "1000".
+- true and false, in any case, are "true" and "false".
+- a date or a time of ISO 8601: "2024-05-01"; "2024-05-01 10:00" is "2024-05-01T10:00:00"; at midnight the date alone.
+- any other text: itself, in Unicode's form NFC, without white space around it. Bytes are read as UTF-8.
+
+As a *number*, a cell is a double; true and false are 1 and 0. What is missing is NaN; what is not a finite number (a
+word, a date, 1e400, infinity) is infinite. As an *identity* it is its canonical text, unless it was stored as a float
+of 2^53 or more, which may stand for many whole numbers and so for nobody.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable
+from datetime import date, datetime, time
+from decimal import Decimal
+from math import inf, isfinite, nan
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+MISSING = frozenset(
+    (
+        "", "NA", "N/A", "n/a", "NaN", "nan", "-NaN", "-nan", "NULL", "null", "None", "NaT", "<NA>", "#N/A",
+        "#N/A N/A", "#NA", "?", "-1.#IND", "1.#IND", "-1.#QNAN", "1.#QNAN",
+    )
+)  # fmt: skip
+_BOOLEANS = {"true": 1.0, "false": 0.0}
+_INFINITE = ("inf", "infinity")
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_TIME = re.compile(
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?(Z|[+-][0-9]{2}:?[0-9]{2})?",
+    re.ASCII,
+)
+_EXACT = 2.0**53
+_MOST_BITS = 4096
+
+
+def text(cell: Any) -> str | None:
+    """Return the canonical text of a cell; None for what is missing, and for what no table holds (a list, say).
+
+    >>> [text(cell) for cell in (7, 7.0, " 007 ", "7.50", True, "TRUE", "2024-05-01 00:00:00", "NA", "north")]
+    ['7', '7', '7', '7.5', 'true', 'true', '2024-05-01', None, 'north']
+    """
+    if isinstance(cell, str):
+        return _text(cell)
+    plain = _plain(cell)
+    if plain is None or isinstance(plain, str):
+        return None if plain is None else _text(plain)
+    if isinstance(plain, bool):
+        return "true" if plain else "false"
+    if isinstance(plain, int):
+        return str(plain) if plain.bit_length() <= _MOST_BITS else None
+    return _of_double(plain)
+
+
+def number(cell: Any) -> float:
+    """Return a cell as a number: NaN if it is missing, infinity if it is anything but a finite number.
+
+    >>> [number(cell) for cell in ("1.5", True, "false", "", "1e400", "maybe", -inf)]
+    [1.5, 1.0, 0.0, nan, inf, inf, inf]
+    """
+    if isinstance(cell, str):
+        return _number(cell)
+    plain = _plain(cell)
+    if plain is None:
+        return nan if is_missing(cell) else inf
+    if isinstance(plain, str):
+        return _number(plain)
+    if isinstance(plain, int) and plain.bit_length() > 1023:  # too large for a double
+        return inf
+    found = float(plain)
+    return found if isfinite(found) else inf
+
+
+def identity(cell: Any) -> str | None:
+    """Return the canonical text of an id; None if it is missing, or a float that cannot tell whole numbers apart.
+
+    >>> [identity(cell) for cell in ("007", 7.0, 2**60, 2.0**60, "1.2e18", "A-7", "")]
+    ['7', '7', '1152921504606846976', None, None, 'A-7', None]
+    """
+    found = text(cell)
+    if found is None or _WHOLE.fullmatch(found) is None or len(found) < len("9007199254740992"):
+        return found
+    plain = cell if isinstance(cell, str) else _plain(cell)
+    as_float = isinstance(plain, float) or (isinstance(plain, str) and any(mark in plain for mark in ".eE"))
+    return None if as_float and abs(float(found)) >= _EXACT else found
+
+
+def is_missing(cell: Any) -> bool:
+    """Return whether a cell is missing, and not merely unreadable."""
+    if isinstance(cell, str):
+        return cell.strip() in MISSING
+    if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
+        return True
+    if isinstance(cell, Decimal):
+        return cell.is_nan()  # to compare one that signals would raise
+    return isinstance(cell, float | np.floating | np.datetime64) and bool(cell != cell)
+
+
+def is_infinite(cell: Any) -> bool:
+    """Return whether a cell is a number that is infinite, or too large for a double; a word is not."""
+    if isinstance(cell, str):
+        cell = cell.strip()
+        return number(cell) == inf and (_NUMBER.fullmatch(cell) is not None or cell.lower().lstrip("+-") in _INFINITE)
+    return isinstance(_plain(cell), int | float) and number(cell) == inf
+
+
+def each(cells: list[Any], parse: Callable[[Any], Any]) -> list[Any]:
+    """Return what each cell is parsed to, alone; equal texts are parsed once."""
+    if set(map(type, cells)) <= {str, type(None)}:
+        found = {cell: parse(cell) for cell in set(cells)}
+        return list(map(found.__getitem__, cells))
+    # Not once for equal cells: 1, 1.0 and True are equal in Python, and not the same text.
+    return [parse(cell) for cell in cells]
+
+
+def index_of(names: tuple[Any, ...]) -> dict[str, int]:
+    """Return the places of public names (classes, categories) by canonical text; true and 1 are one where either is.
+
+    >>> index_of(("no", "yes"))
+    {'no': 0, 'yes': 1}
+    >>> index_of((0, 1))["true"], index_of((False, True))["1"]
+    (1, 1)
+    """
+    found: dict[str, int] = {}
+    for place, name in enumerate(names):
+        found.setdefault(text(name) or "", place)
+    for one, other in (("true", "1"), ("false", "0")):
+        if one in found or other in found:
+            found.setdefault(one, found.get(other, -1))
+            found.setdefault(other, found[one])
+    found.pop("", None)
+    return found
+
+
+def _plain(cell: Any) -> str | bool | int | float | None:
+    """A cell that is no text as one of Python's plain values; None for what is missing or is not a cell at all."""
+    if isinstance(cell, np.generic) and not isinstance(cell, np.datetime64):
+        cell = cell.item()
+    if isinstance(cell, bool | int | float | str):
+        return None if cell != cell else cell  # NaN
+    if is_missing(cell):
+        return None
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", errors="replace")
+    if isinstance(cell, datetime | date | time):
+        return cell.isoformat()
+    if isinstance(cell, np.datetime64 | Decimal | UUID):
+        return str(cell)
+    return None
+
+
+def _text(cell: str) -> str | None:
+    cell = cell.strip()
+    if not cell.isascii():
+        cell = unicodedata.normalize("NFC", cell)
+    if cell in MISSING:
+        return None
+    whole = _WHOLE.fullmatch(cell)
+    if whole is not None:
+        sign, digits = whole.groups()
+        return f"-{digits}" if sign == "-" and digits != "0" else digits
+    if _NUMBER.fullmatch(cell) is not None:
+        return _of_double(float(cell)) if isfinite(float(cell)) else cell
+    if cell.lower() in _BOOLEANS:
+        return cell.lower()
+    moment = _TIME.fullmatch(cell)
+    return cell if moment is None else _of_moment(*moment.groups())
+
+
+def _number(cell: str) -> float:
+    cell = cell.strip()
+    if cell in MISSING:
+        return nan
+    if _NUMBER.fullmatch(cell) is not None:
+        found = float(cell)
+        return found if isfinite(found) else inf
+    return _BOOLEANS.get(cell.lower(), inf)
+
+
+def _of_double(found: float) -> str:
+    return str(int(found)) if isfinite(found) and found.is_integer() else repr(found)
+
+
+def _of_moment(day: str, clock: str, seconds: str | None, fraction: str | None, zone: str | None) -> str:
+    fraction = (fraction or "").rstrip("0")
+    if zone is None and clock == "00:00" and (seconds or "00") == "00" and not fraction:
+        return day
+    return f"{day}T{clock}:{seconds or '00'}{'.' + fraction if fraction else ''}{zone or ''}"

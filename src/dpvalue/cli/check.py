@@ -1,0 +1,90 @@
+"""`dpvalue check`: what is wrong with private rows, for whoever holds them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpvalue.cli.app import app, argument, failing_clearly, option, out
+
+if TYPE_CHECKING:
+    from dpvalue.tabular.check import Check, FileCheck
+
+Text = str | None
+
+
+@app.command()
+def check(
+    train: Annotated[list[str], argument()],
+    test: Annotated[str, option("The public file.")],
+    target: Annotated[str, option("The column of labels.")],
+    group: Annotated[Text, option("The column that names the party of each row.")] = None,
+    person: Annotated[Text, option("The column of persons' ids.")] = None,
+    parties_per_person: Annotated[int, option("The most parties that a person counts in; 1.")] = 1,
+    classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
+    task: Annotated[str, option("classification or regression; else inferred.")] = "auto",
+    drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
+) -> None:
+    """Tell the holder of a private file, in full, which of its rows would count for nothing, and why.
+
+    It releases nothing, but what it prints is private: it is for whoever holds the rows. Exit code 1 if any row
+    would count for nothing.
+
+    Example: dpvalue check train.csv --test test.csv --target label
+    """
+    with failing_clearly():
+        from dpvalue.tabular.check import check as check_files
+        from dpvalue.tabular.config import make_config
+
+        given: dict[str, Any] = {
+            "train": train, "test": test, "target": target, "group": group, "person": person, "task": task,
+            "drop": drop or [], "classes": None if classes is None else classes.split(","),
+            "parties_per_person": parties_per_person if person is not None else None,
+            "unit": "party" if person is None else "person",
+        }  # fmt: skip
+        found = check_files(make_config({name: one for name, one in given.items() if one is not None}))
+    out.print("This is for the eyes of whoever holds the rows. Nothing was released.\n")
+    for file in found.files:
+        _show_file(file)
+    _show_labels(found, test)
+    raise typer.Exit(1 if found.unused else 0)
+
+
+def _show_file(file: FileCheck) -> None:
+    verdict = f"{file.unused} of them count for nothing" if file.unused else "all of them count"
+    out.print(f"{file.path}: {file.records} records, {verdict}", style="bold")
+    kinds = sorted(file.places, key=lambda kind: (kind.counts, kind.column, kind.what))
+    for kind in kinds:
+        cells = file.places[kind]
+        where = "; ".join(f"{cell} {_places(file.numbered, cells[cell])}".strip() for cell in sorted(cells))
+        column = f"column {kind.column!r}, " if kind.column else ""
+        out.print(f"  {'note: ' if kind.counts else ''}{column}{kind.what}: {where}")
+    out.print("")
+
+
+def _show_labels(found: Check, test: str) -> None:
+    from rich import box
+    from rich.table import Table as Grid
+
+    grid = Grid(title="labels", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    grid.add_column("")
+    grid.add_column(test, justify="right")
+    grid.add_column("private", justify="right")
+    grid.add_column("")
+    for name, here, there in found.labels:
+        grid.add_row(name, here, there, "counts for nothing" if name in found.unknown else "")
+    out.print(grid)
+
+
+def _places(word: str, places: list[int]) -> str:
+    """Places in words, runs of them as one: lines 3, 7-9.
+
+    >>> _places("line", [3]), _places("row", [3, 7, 8, 9])
+    ('line 3', 'rows 3, 7-9')
+    """
+    breaks = [place for place, (one, other) in enumerate(pairwise(places), start=1) if other != one + 1]
+    runs = [places[first:last] for first, last in pairwise([0, *breaks, len(places)])]
+    shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"{word}{'s' if len(places) > 1 else ''} {shown}"

@@ -1,0 +1,221 @@
+"""Tables as columns of cells, from frames of pandas and polars, from Arrow and from arrays: one form for all of them.
+
+A column is kept as it was stored: an array of numbers with a mask of what is missing, or a list of cells. No type is
+inferred over its cells, so that what one cell becomes never depends on another (`dpvalue.cells`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpvalue.cells import each, identity, is_infinite, is_missing, number, text
+from dpvalue.errors import DpvalueError
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class Column:
+    """The cells of a column: an array of numbers or booleans with what is missing in it, or a list of any cells.
+
+    `is_text` says that its format stores texts as texts: "7" is then a category where a CSV file means a number.
+    """
+
+    cells: NDArray[Any] | list[Any]
+    missing: NDArray[np.bool_] | None = None
+    is_text: bool = False
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def take(self, rows: Any) -> Column:
+        """Return some rows, by position."""
+        if isinstance(self.cells, list):
+            return Column([self.cells[row] for row in rows], None, self.is_text)
+        return Column(self.cells[rows], None if self.missing is None else self.missing[rows], self.is_text)
+
+    def numbers(self) -> NDArray[np.float64]:
+        """Return the cells as numbers: NaN where one is missing, infinity where it is none."""
+        if isinstance(self.cells, list):
+            return np.array(each(self.cells, number), dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.cells.astype(np.float64)
+        found[np.isinf(found)] = np.inf
+        if self.missing is not None:
+            found[self.missing] = np.nan
+        return found
+
+    def texts(self) -> NDArray[Any]:
+        """Return the canonical texts of the cells (objects); None where one is missing."""
+        return self._mapped(text)
+
+    def identities(self) -> NDArray[Any]:
+        """Return the cells as ids (objects); None where there is none."""
+        return self._mapped(identity)
+
+    def lacking(self) -> NDArray[np.bool_]:
+        """Return which cells are missing."""
+        if isinstance(self.cells, list):
+            return np.array(each(self.cells, is_missing), dtype=bool)
+        found = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
+        return found if self.missing is None else found | self.missing
+
+    def _mapped(self, parse: Callable[[Any], str | None]) -> NDArray[Any]:
+        if isinstance(self.cells, list):
+            return _objects(each(self.cells, parse))
+        different, place = np.unique(self.cells, return_inverse=True)
+        found = _objects([parse(cell) for cell in different])[place.reshape(-1)]
+        if self.missing is not None:
+            found[self.missing] = None
+        return found
+
+
+def _objects(cells: Sequence[Any]) -> NDArray[Any]:
+    found = np.empty(len(cells), dtype=object)
+    found[:] = cells
+    return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Columns:
+    """A table: columns of the same length, by name."""
+
+    by_name: Mapping[str, Column]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self.by_name)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.by_name.values()), ()))
+
+    def __getitem__(self, name: str) -> Column:
+        return self.by_name[name]
+
+    def only(self, names: Iterable[str]) -> Columns:
+        """Return some of the columns."""
+        return Columns({name: self.by_name[name] for name in names})
+
+    def without(self, *names: str) -> Columns:
+        """Return the other columns."""
+        return Columns({name: column for name, column in self.by_name.items() if name not in names})
+
+    def take(self, rows: Any) -> Columns:
+        """Return some rows, by position."""
+        return Columns({name: column.take(rows) for name, column in self.by_name.items()})
+
+    def is_numeric(self) -> dict[str, bool]:
+        """Return which columns hold numbers: every cell that is not missing is one (true and false are 1 and 0)."""
+        return {name: _is_numeric(column) for name, column in self.by_name.items()}
+
+    def to_pandas(self, numeric: Mapping[str, bool]) -> pandas.DataFrame:
+        """Return a frame whose columns are numbers (float64; infinite where a cell is none) or canonical texts."""
+        import pandas as pd
+
+        columns = {name: self[name].numbers() if numeric[name] else self[name].texts() for name in self.columns}
+        return pd.DataFrame({name: pd.Series(cells, dtype=cells.dtype) for name, cells in columns.items()})
+
+
+def _is_numeric(column: Column) -> bool:
+    if isinstance(column.cells, list):
+        return not column.is_text and all(each(column.cells, lambda cell: number(cell) != inf or is_infinite(cell)))
+    return True
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """Return the rows of several public tables after each other."""
+    return Columns({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
+
+
+def _joined(parts: list[Column]) -> Column:
+    cells = [cell for part in parts for cell in _listed(part)]
+    return Column(cells, None, parts[0].is_text)
+
+
+def _listed(column: Column) -> list[Any]:
+    cells = list(column.cells)
+    if column.missing is not None:
+        cells = [None if gone else cell for cell, gone in zip(cells, column.missing, strict=True)]
+    return cells
+
+
+def is_frame(data: Any) -> bool:
+    """Return whether data is a table with named columns: ours, or a frame of pandas or polars."""
+    return hasattr(data, "columns")
+
+
+def as_columns(data: Any) -> Columns:
+    """Return a frame of pandas or polars as columns of cells."""
+    if isinstance(data, Columns):
+        return data
+    names = [str(name) for name in data.columns]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise DpvalueError(f"a frame must not have several columns that are called {twice[0]!r}")
+    if hasattr(data, "get_columns"):  # polars
+        return Columns({name: of_polars(one) for name, one in zip(names, data.get_columns(), strict=True)})
+    return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})
+
+
+def of_pandas(series: Any) -> Column:
+    """Return a series of pandas."""
+    if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
+        return Column(series.to_numpy())
+    return of_cells(series.astype(object).tolist())
+
+
+def of_polars(series: Any) -> Column:
+    """Return a series of polars."""
+    if series.dtype.is_integer() or series.dtype.is_float():
+        missing = series.is_null().to_numpy()
+        return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
+    # Python's own dates end with the year 9999, so that one cell could stop the conversion of all.
+    return of_cells(series.cast(str).to_list() if series.dtype.is_temporal() else series.to_list())
+
+
+def of_arrow(column: Any) -> Column:
+    """Return a column of Arrow (of a Parquet file)."""
+    from pyarrow import types
+
+    if types.is_integer(column.type) or (types.is_floating(column.type) and not types.is_float16(column.type)):
+        missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        return Column(column.fill_null(0).to_numpy(), missing)
+    if types.is_temporal(column.type):  # Python's own dates end with the year 9999: one cell could stop all others
+        column = column.cast("string")
+    try:
+        return of_cells(column.to_pylist())
+    except UnicodeDecodeError:
+        return of_cells(column.cast("binary").to_pylist())
+
+
+def of_array(array: NDArray[Any]) -> Column:
+    """Return a flat array of NumPy."""
+    if array.dtype.kind in "biuf":
+        return Column(array)
+    return of_cells(list(array) if array.dtype.kind == "M" else array.tolist())
+
+
+def of_cells(cells: list[Any]) -> Column:
+    """Return cells that a typed format holds: texts among them are texts."""
+    return Column(cells, None, any(isinstance(cell, str | bytes) for cell in cells))
+
+
+def as_column(raw: Any) -> Column:
+    """Return labels or ids, however they are given: a column, a series, an array, a tensor or a list."""
+    if isinstance(raw, Column):
+        return raw
+    if hasattr(raw, "iloc"):
+        return of_pandas(raw)
+    if hasattr(raw, "is_null") and hasattr(raw, "to_list"):
+        return of_polars(raw)
+    if hasattr(raw, "detach"):
+        raw = raw.detach().cpu().numpy()
+    return of_array(raw) if isinstance(raw, np.ndarray) else of_cells(list(raw))

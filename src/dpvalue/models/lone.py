@@ -1,0 +1,49 @@
+"""Gradients of single rows that have the same bits wherever a row stands in a batch, and whoever else is in it.
+
+A matrix product adds in an order that depends on the shape of the matrices and on a row's place in them. Where that
+must not be (`dpvalue.engine.people`), sums are made one term after the other, in the same order for every row; models
+without a closed form are called with one row at a time.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dpvalue.models.base import Model
+from dpvalue.models.linear import Linear
+from dpvalue.models.projected import ProjectedLinear
+
+
+def lone_inputs(model: Model, x: Tensor) -> Tensor:
+    """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
+    if isinstance(model, ProjectedLinear):
+        rows = model.linear.inputs(x)
+        return _dot(rows[:, None, None, :], model.directions[None])
+    if isinstance(model, Linear) or not len(x):
+        return model.inputs(x)  # a column of ones beside the rows
+    return torch.cat([model.inputs(row[None]) for row in x])
+
+
+def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
+    if isinstance(model, ProjectedLinear):
+        outputs = x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
+        return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])
+    if isinstance(model, Linear):
+        matrices = theta.unflatten(1, (model.width, -1))
+        residuals = model.residuals(_dot(x[:, None, :], matrices), y)
+        return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1)
+    found = [
+        model.record_gradients(*(part[place : place + 1] for part in (theta, x[:, None], y[:, None])))[0, 0]
+        for place in range(len(x))
+    ]
+    return torch.stack(found) if found else theta[:0]
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """The products of the last dimensions, added up one term after the other."""
+    total = one[..., 0] * other[..., 0]
+    for place in range(1, one.shape[-1]):
+        total = total + one[..., place] * other[..., place]
+    return total.contiguous()
