@@ -32,7 +32,7 @@ from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import mechanism
 
 RARE = 1e-6
-OURS = 2_000_000
+OURS = 1_000_000
 THEIRS = {"laplace": 200_000, "gaussian": 100_000}  # a Laplace number tells half as much about its scale
 LAWS = ["laplace", "gaussian"]
 EPSILONS = np.linspace(0.0, 3.0, 61).tolist()
