@@ -78,6 +78,8 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) ->
     assert facts["guarantee"]["epsilon"] == 4.0
     assert facts["detection"]["auc"] > 0.6
     assert set(facts["versions"]) == {"dpvalue", "python", "torch"}
+    assert "seconds" not in facts  # how long private rows took is a side channel
+    assert len(facts["made"]) == len("2026-01-01")
     options = tomllib.loads((folder / "results" / "run.toml").read_text())
     assert options["epsilon"] == 4.0
     assert options["truth"] == "wrong"

@@ -68,7 +68,7 @@ def _summary(facts: dict[str, Any]) -> str:
     walked = f"{facts['walks']} permutations" if facts["walks"] else "exact, all coalitions"
     return (
         f"What each party's data is worth to a {facts['model']} model ({facts['task']}), judged on "
-        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made'][:10]} by "
+        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made']} by "
         f"dpvalue {facts['versions']['dpvalue']}."
     )
 
@@ -224,10 +224,9 @@ def _ceilings(facts: dict[str, Any]) -> str:
 
 
 def _repeat(facts: dict[str, Any]) -> str:
-    seconds = ", ".join(f"{name} {spent:.2g} s" for name, spent in facts["seconds"].items())
     return (
         "<section><h2>How it was made</h2>"
-        f"<p>{escape(facts['how'])}. Time: {escape(seconds)}. Public seed {facts['seed']}.</p>"
+        f"<p>{escape(facts['how'])}. Public seed {facts['seed']}.</p>"
         f"<pre>{escape(facts['toml'])}</pre></section>"
     )
 

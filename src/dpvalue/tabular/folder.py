@@ -60,7 +60,7 @@ def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Sche
     from dpvalue import __version__
 
     return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
         "versions": {"dpvalue": __version__, "python": platform.python_version(), "torch": torch.__version__},
         "config": json.loads(json.dumps(asdict(config))),
         "toml": config.to_toml(),
@@ -99,9 +99,7 @@ def _ledger_facts(config: RunConfig) -> dict[str, Any] | None:
     }
 
 
-def value_facts(
-    result: Result, known: Known | None, seconds: dict[str, float], retrained: list[Curve] | None = None
-) -> dict[str, Any]:
+def value_facts(result: Result, known: Known | None, retrained: list[Curve] | None = None) -> dict[str, Any]:
     """Return what is known once values are made; `retrained` curves take the place of those from the table."""
     curves = retrained
     if curves is None:
@@ -114,7 +112,6 @@ def value_facts(
         "public_rows": len(result.utility.y),
         "curves": [_plain(curve) for curve in curves],
         "detection": None if known is None else _detection(result, known),
-        "seconds": {name: float(f"{spent:.3g}") for name, spent in seconds.items()},
     }
 
 
