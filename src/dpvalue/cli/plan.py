@@ -40,7 +40,7 @@ def plan(
             "organisations": of("record", records),
         }
     if json:
-        print(json_text.dumps({name: _numbers(one) for name, one in plans.items()}, indent=1))
+        out.print(json_text.dumps({name: _numbers(one) for name, one in plans.items()}, indent=1))
         return
     _show(plans, epsilon, neighbours, records, rows_each)
 

@@ -10,6 +10,7 @@ import typer
 
 from dpvalue.cli.app import app, argument, failing_clearly, option, out
 from dpvalue.errors import DpvalueError
+from dpvalue.printable import one_line
 
 if TYPE_CHECKING:
     from dpvalue.plan_page import Plan
@@ -129,7 +130,7 @@ def show_done(done: Done, finding: str = "") -> None:
         if len(frame) > 12 and place == 3:
             grid.add_row("...", "", "", "")
         noise = f"{row[f'{name}_noise']:.3g}" if f"{name}_noise" in frame else "none"
-        grid.add_row(str(row["rank"]), str(row["party"]), f"{row[name]:+.4g}", noise)
+        grid.add_row(str(row["rank"]), one_line(str(row["party"])), f"{row[name]:+.4g}", noise)
     out.print(grid)
     found = done.facts["detection"]
     if found is not None:
