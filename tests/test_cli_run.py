@@ -243,7 +243,11 @@ def test_bad_input_of_the_other_commands(folder: Path) -> None:
     (folder / "broken" / "run.json").write_text("{")
     for arguments, message in (
         (("revalue", "nowhere"), "nowhere is not a folder that dpvalue run has written"),
-        (("report", "broken"), "broken/run.json has been damaged"),
+        (
+            ("report", "broken"),
+            "broken/run.json has been damaged: Expecting property name enclosed in double quotes: line 1 column 2 "
+            "(char 1)",
+        ),
         (("plan", "--auc", "2"), "auc must be above 0.5 and below 1, got 2.0"),
     ):
         done = dpvalue(*arguments, cwd=folder)
