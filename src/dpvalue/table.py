@@ -52,7 +52,7 @@ class Table:
         encoding: how features and labels become numbers.
         schedule: how the releases were made.
         permutations: as asked for.
-        seed: of the replayed permutations; derived from the run's, which is not kept.
+        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
     """
 
     rows: Tensor
