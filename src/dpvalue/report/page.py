@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpvalue.detection import is_useful
 from dpvalue.printable import visible
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.text import safe
@@ -212,7 +213,12 @@ def _ceilings(facts: dict[str, Any]) -> str:
     expected, ceiling = plan["expected_auc"], plan["ceiling"]
     unit, many = facts["guarantee"]["unit"], plan["records"] > 1
     units = {"party": "parties", "record": "records", "person": "persons"}[unit]
-    rows = [f"No method at all finds single corrupted {units} with a mean AUC above {ceiling:.3f} at this budget."]
+    rows = [f"This budget sets no useful limit on finding single corrupted {units}."]
+    if is_useful(ceiling):
+        rows = [
+            f"At this budget single corrupted {units} that release on their own, without a trusted curator, are found "
+            f"with a mean AUC of at most {ceiling:.3f}."
+        ]
     meter = ""
     if expected is not None:
         planted = "half of their labels wrong" if many else "a wrong label"
