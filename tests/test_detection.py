@@ -42,6 +42,20 @@ def test_ceilings_are_in_order_and_invert(epsilon: float, neighbours: str) -> No
     assert detection.efficiency(0.5, epsilon, neighbours) == 0.0
 
 
+@pytest.mark.parametrize(("neighbours", "found"), [("zero_out", 0.932), ("replace", 0.816)])
+def test_a_curator_who_mixes_units_before_the_noise_passes_the_ceiling(neighbours: str, found: float) -> None:
+    """One number for two units, x1 - x2 + Laplace noise, is epsilon-DP and tells which of them is at -1."""
+    epsilon, generator = 1.0, np.random.default_rng(2)
+    scale = (1.0 if neighbours == "zero_out" else 2.0) / epsilon
+    places = (-1.0, 0.0, 1.0)
+    moves = [abs(a - b) for a in places for b in places if neighbours == "replace" or b == 0]
+    assert max(moves) / scale == epsilon  # how far one unit moves the number, over the scale of the noise
+    clean_first = 1.0 - -1.0 + generator.laplace(0, scale, 200_000)
+    reached = (clean_first > 0).mean()
+    assert reached == pytest.approx(found, abs=2e-3)
+    assert reached > detection.ceiling(epsilon, neighbours) + 0.05
+
+
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])
 def test_expected_auc_is_the_mean_over_noise(law: str) -> None:
     generator = np.random.default_rng(1)

@@ -138,7 +138,7 @@ def wrapped(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> An
 
 
 def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
-    """All of `dpvalue run`: every file of its folder, but for times."""
+    """All of `dpvalue run`: every file of its folder, but for the time that public rows take."""
     X, y = given["parties"]
     names = [f"f{i}" for i in range(X.shape[1])]
     train = pd.DataFrame(X, columns=names).assign(label=y, site=GROUPS, who=PERSONS)
@@ -151,8 +151,8 @@ def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) ->
         "delta": 1e-4,
     })  # fmt: skip
     job = open_job(config)
-    done = execute(job, job.plan(), folder / "results", settings["progress"], {})
-    facts = {**done.facts, "made": "", "seconds": {}, "plan": {**done.facts["plan"], "text": ""}}
+    done = execute(job, job.plan(), folder / "results", settings["progress"])
+    facts = {**done.facts, "plan": {**done.facts["plan"], "text": ""}}
     files = sorted(file.name for file in (folder / "results").iterdir())
     kept = [(folder / "results" / name).read_text() for name in ("values.csv",)]
     return str(facts).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,8 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
+from dpvalue import detection
+from dpvalue.plan import _advice
 
 from .data import classification, flipped_breast_cancer
 
@@ -66,7 +70,13 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
     assert found.laplace.advantage == pytest.approx(0.39, abs=5e-3)
     assert found.gaussian.advantage == pytest.approx(0.12, abs=5e-3)
     assert found.laplace_ceiling == pytest.approx(0.865, abs=5e-4)
-    for part in ("pure", "mu = 0.298", "advantage 0.39", "advantage 0.12", "AUC at most 0.881 by any method"):
+    for part in (
+        "pure",
+        "mu = 0.298",
+        "advantage 0.39",
+        "advantage 0.12",
+        "AUC at most 0.881 where each releases on its own",
+    ):
         assert part in str(found)
     several = dpv.plan(800, schedule="running-mean")
     assert several.laplace is None
@@ -83,7 +93,7 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
 def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
     found = dpv.plan(800, privacy=dpv.Privacy(0.1), auc=0.881)
     assert found.epsilon_needed == pytest.approx(1.0, abs=2e-3)
-    assert "AUC 0.881 needs epsilon = 1 or more, whatever the method" in str(found)
+    assert "AUC 0.881 needs epsilon = 1 or more, where each releases on its own" in str(found)
     assert "cannot work" in found.advice
     assert "unit='record'" in found.advice
     assert found.expected_auc is None
@@ -170,6 +180,36 @@ def test_advice_names_what_would_work(public: Any) -> None:
     assert "is weak" in weak.advice
     claimed = dpv.plan(9, privacy=dpv.Privacy(accounting="poisson"), schedule="running-mean", permutations=50)
     assert f"epsilon = {claimed.epsilon:.4g} per party" in claimed.advice
+
+
+@pytest.mark.parametrize("unit", ["party", "record", "person"])
+@pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
+def test_the_plan_reads_well_at_every_budget(unit: str, neighbours: str) -> None:
+    """No limit that is none, no promise for any method, and no sentence that starts in its middle."""
+    for epsilon in (0.01, 0.1, 0.3, 1.0, 4.0, 8.0, 40.0):
+        for wanted in (None, 0.8):
+            privacy = dpv.Privacy(epsilon, unit=unit, neighbours=neighbours)
+            text = str(dpv.plan(10, privacy=privacy, records=50, auc=wanted))
+            assert "1.000" not in text
+            assert not re.search(r"(any|no|whatever the) method", text)
+            assert not re.search(r"[.:;] (Or|And|But)\b", text)
+            assert text.endswith(".")
+            if detection.ceiling(epsilon, neighbours) > 0.9995:
+                assert "the budget sets no useful limit" in text
+
+
+def test_advice_where_nothing_reaches_the_wanted_auc() -> None:
+    """Out of reach at any epsilon: the advice says so, and what else can be done stands on its own."""
+    budget = dpv.Privacy(0.1)
+    alone = _advice(budget, 0.1, 0.55, 0.52, float("inf"), None)
+    assert alone == (
+        "epsilon = 0.1 per party cannot work: values would be close to random. No epsilon gives AUC 0.75 with this "
+        "utility and model. What may work: value data sets (groups=) and protect their records (unit='record'), as "
+        "noise shrinks with their size."
+    )
+    records = _advice(replace(budget, unit="record"), 0.1, 0.55, 0.52, float("inf"), None)
+    assert records.endswith("No epsilon gives AUC 0.75 with this utility and model.")
+    assert _advice(budget, 0.1, 0.55, 0.52, 3.0, None).count("AUC 0.75 takes epsilon = 3.") == 1
 
 
 def test_the_plan_reads_no_private_row(public: Any) -> None:

@@ -45,7 +45,7 @@ def page() -> str:
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
     plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
     facts = first_facts(config, result.table, plan, schema)
-    facts |= value_facts(result, Known("wrong", np.arange(80) < 8), {"value": 1.0})
+    facts |= value_facts(result, Known("wrong", np.arange(80) < 8))
     return report_page(values_frame(result), json.loads(json.dumps(facts)))
 
 

@@ -1,13 +1,18 @@
-r"""How well corrupted units can be found: the AUC of values, what no method can pass, and how near a method comes.
+r"""How well corrupted units can be found: the AUC of values, the ceilings on it, and how near a method comes.
 
-The AUC is the probability that a corrupted unit has a lower value than a clean one. If which units are corrupted is
-exchangeable given what is public, trading places of a clean and a corrupted unit is two steps of `zero_out` (one of
-`replace`), so that no eps-DP method has an expected AUC above
+The AUC is the probability that a corrupted unit has a lower value than a clean one. The ceilings are for units that
+release on their own: noise is added to each unit's release before any two are mixed, as no curator is trusted with
+both. If which units are corrupted is exchangeable given what is public, turning a clean unit into a corrupted one is
+two steps of `zero_out` (one of `replace`), so that eps-DP releases have no expected AUC above
 
     e^(2 eps) / (1 + e^(2 eps))    (zero_out),        e^eps / (1 + e^eps)    (replace),
 
 none that is mu-GDP one above Phi(sqrt(2) mu) or Phi(mu / sqrt(2)), and no Laplace release of one number per unit one
 above 1 - e^(-2 eps) (1 + eps) / 2 or 1 - e^(-eps) (2 + eps) / 4. All leave out delta and bound the mean over runs.
+
+A trusted curator who mixes units before the noise can pass them: of two contributions in [-1, 1], x_1 - x_2 plus one
+Laplace variable is eps-DP and tells a clean one at 1 from a corrupted one at -1 with probability 1 - e^(-2 eps) / 2
+(`replace`: 1 - e^(-eps) / 2). At eps = 1 that is 0.932, above 0.881.
 """
 
 from __future__ import annotations
@@ -57,7 +62,7 @@ def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
 
 
 def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC of any epsilon-DP method.
+    """Return the largest expected AUC from epsilon-DP releases of units on their own, without a trusted curator.
 
     >>> [round(ceiling(epsilon), 3) for epsilon in (1, 2)]
     [0.881, 0.982]
@@ -65,8 +70,13 @@ def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     return 1 / (1 + exp(-_steps(neighbours) * epsilon))
 
 
+def is_useful(limit: float) -> bool:
+    """Return whether a ceiling says anything: one that rounds to 1 does not."""
+    return limit < 0.9995
+
+
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC from releases that are mu-GDP."""
+    """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
     return NormalDist().cdf(_steps(neighbours) * mu / sqrt(2))
 
 
@@ -80,7 +90,7 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
 
 
 def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
-    """Return the epsilon below which no method reaches an expected AUC of `wanted`.
+    """Return the epsilon below which no releases of units on their own reach an expected AUC of `wanted`.
 
     >>> round(epsilon_of_ceiling(0.881), 2)
     1.0
@@ -90,7 +100,7 @@ def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
 
 
 def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> float:
-    """Return (AUC - 0.5) / (ceiling - 0.5): how much of what any method could find was found.
+    """Return (AUC - 0.5) / (ceiling - 0.5): how much of what the ceiling leaves to be found was found.
 
     >>> round(efficiency(0.69, 1.0), 2)
     0.5

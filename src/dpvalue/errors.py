@@ -37,8 +37,15 @@ def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
 
 def require_number(name: str, value: float, allowed: str, ok: bool) -> None:
     """Raise unless `value` is a finite number for which `ok` holds; `allowed` completes "must be ..."."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value) or not ok:
+    if isinstance(value, bool) or not isinstance(value, Real) or not _is_finite(value) or not ok:
         raise DpvalueError(f"{name} must be {allowed}, got {value!r}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number beyond the largest float
+        return False
 
 
 def require_positive(name: str, value: float) -> None:

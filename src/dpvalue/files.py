@@ -26,8 +26,10 @@ from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.projection import Projection
 from dpvalue.result import Result
+from dpvalue.saved import DTYPES, check_saved
 from dpvalue.schedule import Schedule
 from dpvalue.semivalues import Floats, Semivalue, semivalue
+from dpvalue.stored import OBJECT, parse_json
 from dpvalue.table import Table
 
 FORMAT_VERSION = 3
@@ -63,11 +65,10 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     """
     header, tensors = _read(Path(path))
     try:
-        return _loaded(header, tensors, model, preprocess)
-    except DpvalueError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:  # a header that nothing of ours has written
-        raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {type(error).__name__} {error}") from None
+        check_saved(header, tensors)
+    except DpvalueError as error:  # a header that nothing of ours has written
+        raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {error}") from None
+    return _loaded(header, tensors, model, preprocess)
 
 
 def _loaded(
@@ -82,7 +83,7 @@ def _loaded(
         one.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in FIELDS})
         for number, one in enumerate(kinds)
     }
-    engine = Local(**{**found["engine"], "device": "auto"})
+    engine = Local(dtype=found["engine"]["dtype"])  # device, threads and memory are for the machine at hand
     return Result(table, kinds, estimates, found["walks"], found["converged"], None, engine)
 
 
@@ -182,10 +183,17 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            kinds = {name: file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118
+            foreign = sorted(set(kinds.values()) - set(DTYPES))
+            tensors = {} if foreign else {name: file.get_tensor(name) for name in kinds}
     except (SafetensorError, OSError) as error:
         raise DpvalueError(f"{str(path)!r} is not a dpvalue file, or is truncated: {error}") from None
-    stored = _parsed(metadata.get("dpvalue", "{}"))
+    if foreign:
+        raise DpvalueError(
+            f"{str(path)!r} is not a dpvalue file: its tensors must be {', '.join(DTYPES)}, got {foreign[0]}"
+        )
+    stored = parse_json(metadata.get("dpvalue", "{}"), repr(str(path)))
+    OBJECT(f"the header of {str(path)!r}", stored)
     if stored.get("format") != FORMAT_VERSION:
         raise DpvalueError(
             f"{str(path)!r} must have dpvalue format {FORMAT_VERSION}, got {stored.get('format', 'none')}"
@@ -194,15 +202,6 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if not isinstance(header, dict) or _digest(header, tensors) != stored.get("digest"):
         raise DpvalueError(f"{str(path)!r} has been altered: its digest does not match")
     return header, tensors
-
-
-def _parsed(text: str) -> dict[str, Any]:
-    """The object that a text holds; an empty one for anything else."""
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _as_text(content: dict[str, Any]) -> str:

@@ -60,9 +60,9 @@ def plan(
 
     Formal guarantee: spends nothing. Of parties it reads their number and sizes, which are public, and no row.
 
-    The ceilings (`dpvalue.detection`) assume that which units are corrupted is exchangeable given what is public, bound
-    the mean over runs, and leave out delta. With a utility, the same choice is made as `dpvalue.value` would make with
-    these settings and this seed.
+    The ceilings (`dpvalue.detection`) are for units that release on their own, without a trusted curator. They assume
+    that which units are corrupted is exchangeable given what is public, bound the mean over runs, and leave out delta.
+    With a utility, the same choice is made as `dpvalue.value` would make with these settings and this seed.
 
     Args:
         parties: their number, or the parties as in `dpvalue.value`.
@@ -289,14 +289,23 @@ def _advice(
     if expected is None and privacy.unit != "party":
         return f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
     if reach >= CAN_WORK:
-        return f"{budget} can work." if expected is not None else f"{budget} is not ruled out; give a utility to see."
+        return (
+            f"{budget} can work."
+            if expected is not None
+            else f"{budget} is not ruled out; give a utility to see what it finds."
+        )
     if reach >= CANNOT_WORK:
         return f"{budget} is weak: good for screening many parties, not for judging one."
     text = f"{budget} cannot work: values would be close to random."
-    if works_at is not None and works_at != float("inf"):
+    if works_at == float("inf"):
+        text += " No epsilon gives AUC 0.75 with this utility and model."
+    elif works_at is not None:
         text += f" AUC 0.75 takes epsilon = {works_at:.2g}" + (" or more." if expected is None else ".")
     if other_unit is not None:
         text += f" With unit='record' the same epsilon is expected to give AUC {other_unit:.2f}."
     elif privacy.unit == "party":
-        text += " Or value data sets (groups=) and protect their records (unit='record'): noise shrinks with size."
+        text += (
+            " What may work: value data sets (groups=) and protect their records (unit='record'), as noise shrinks "
+            "with their size."
+        )
     return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpvalue.detection import efficiency
+from dpvalue.detection import efficiency, is_useful
 from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.projection import Projection
 from dpvalue.schedule import Schedule
@@ -24,15 +24,16 @@ class Plan:
         gaussian: the guarantee of Gaussian noise at this budget; None where budget or schedule rule it out.
         laplace: the same for Laplace noise, of one release of one number.
         table_noise: noise scale / sensitivity of a party's final row; None while the mechanism is open.
-        ceiling: no method at all finds corrupted units with a larger expected AUC at this epsilon.
+        ceiling: the largest expected AUC of finding corrupted units at this epsilon, where each releases on its own; a
+            trusted curator who mixes them before the noise could pass it.
         gaussian_ceiling: the same for Gaussian releases.
         laplace_ceiling: the same for one Laplace release of one number per unit; None for persons in several parties.
         projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
         expected_auc: how well corrupted parties (a wrong label; of a party of many records, half of its labels) are
             expected to be found, by rehearsal on the utility's rows.
         wanted_auc: what was asked for.
-        epsilon_needed: the epsilon at which it is expected, infinite if out of reach; without a utility, below which no
-            method has it (None for records and persons, of which many speak for a party).
+        epsilon_needed: the epsilon at which it is expected, infinite if out of reach; without a utility, below which
+            the ceiling rules it out (None for records and persons, of which many speak for a party).
         table_bytes: size of the table, if the number of parameters or a utility was given.
         memory_bytes: the table and the sums it is made from.
         seconds: from the least permutations to all of them, measured on the utility's rows.
@@ -86,13 +87,16 @@ class Plan:
             if one is not None:
                 chosen = self.expected_auc is not None and self.spent is not None and one.law == self.spent.law
                 kind = "pure" if one.mu is None else f"mu = {one.mu:.3g}"
-                limit = "" if most is None else f", AUC <= {most:.3f}"
+                limit = f", AUC <= {most:.3f}" if most is not None and is_useful(most) else ""
                 lines.append(
                     f"  {one.mechanism}{' (chosen)' if chosen else ''}: delta {one.delta:.3g}, {kind}, noise "
                     f"{one.noise_multiplier:.4g} x sensitivity, advantage {one.advantage:.2g}{limit}"
                 )
         many = "parties" if unit == "party" else f"{unit}s"
-        lines.append(f"finding corrupted {many} one by one: AUC at most {self.ceiling:.3f} by any method")
+        limit = f"AUC at most {self.ceiling:.3f} where each releases on its own"
+        if not is_useful(self.ceiling):
+            limit = "the budget sets no useful limit"
+        lines.append(f"finding corrupted {many} one by one: {limit}")
         if self.expected_auc is not None:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
@@ -118,7 +122,7 @@ class Plan:
         if self.epsilon_needed == float("inf"):
             return f"{wanted} is out of reach at any epsilon with this utility and model"
         if self.expected_auc is None:
-            return f"{wanted} needs epsilon = {self.epsilon_needed:.3g} or more, whatever the method"
+            return f"{wanted} needs epsilon = {self.epsilon_needed:.3g} or more, where each releases on its own"
         return f"{wanted} is expected at epsilon = {self.epsilon_needed:.3g}"
 
 

@@ -30,7 +30,7 @@ from dpvalue.progress import Report
 from dpvalue.projection import Projection
 from dpvalue.semivalues import Floats, Semivalue
 from dpvalue.settings import Settings
-from dpvalue.streams import replay_seed
+from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.table import Table
 from dpvalue.utility import Utility
 
@@ -146,7 +146,7 @@ class Run:
             encoding=self.encoding,
             schedule=choice.schedule,
             permutations=settings.permutations,
-            seed=replay_seed(settings.seed),
+            seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
         )
 
 

@@ -42,11 +42,20 @@ def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) ->
 
 
 def replay_seed(seed: int) -> int:
-    """Return the seed of the replayed permutations: derived one way, so that a saved table does not hold `seed`.
+    """Return the seed of the permutations that a table is replayed over, from the public seed of its run."""
+    return _hashed(f"dpvalue replay {seed}".encode())
 
-    With noise="fast" the seed of a run is the seed of its noise, which no file may hold.
+
+def replay_seed_of_rows(rows: NDArray[np.floating]) -> int:
+    """Return the same for a simulation, whose own seed makes its noise and must not be told: from the noisy rows.
+
+    Of their signs alone, which rounding does not change from one device to another.
     """
-    return int.from_bytes(hashlib.sha256(f"dpvalue replay {seed}".encode()).digest()[:6], "big")
+    return _hashed(b"dpvalue replay" + np.packbits(rows > 0).tobytes())
+
+
+def _hashed(content: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
 
 
 def require_seed(seed: int) -> None:

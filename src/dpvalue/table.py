@@ -52,7 +52,7 @@ class Table:
         encoding: how features and labels become numbers.
         schedule: how the releases were made.
         permutations: as asked for.
-        seed: of the replayed permutations; derived from the run's, which is not kept.
+        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
     """
 
     rows: Tensor
@@ -131,6 +131,10 @@ class Table:
         )
         if model.digest() != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
+        if model.size != len(self.initial):
+            raise DpvalueError(
+                f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"
+            )
         initial = self.initial.to(like)
         if self.basis is not None:
             model = projected(model, initial, self.basis.to(like))

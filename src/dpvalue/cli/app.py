@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from dpvalue import DpvalueError, __version__
+from dpvalue.printable import one_line, visible
 
 app = typer.Typer(
     help="What is each party's data worth to a model? Values under differential privacy.",
@@ -17,7 +20,20 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # a traceback must not print private rows
     rich_markup_mode=None,
 )
-out = Console(highlight=False, soft_wrap=True, markup=False)
+
+
+class SafeConsole(Console):
+    """A console on which text cannot steer the terminal: names of parties and columns come from files."""
+
+    def __init__(self, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Return a text to print; what is printed, and each cell of a table, comes through here."""
+        return super().render_str(visible(text), **how)
+
+
+out = SafeConsole()
 
 CHECK_ADVICE = (
     "A private row that cannot be read counts for nothing, and nobody is told; `dpvalue check` lists such rows for "
@@ -52,9 +68,15 @@ def argument() -> Any:
 
 @contextmanager
 def failing_clearly() -> Iterator[None]:
-    """Turn what is wrong with the input into one line and exit code 2."""
-    try:
-        yield
-    except DpvalueError as error:
-        Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"error: {error}")
-        raise typer.Exit(2) from None
+    """Turn what is wrong with the input into one line and exit code 2; a warning is one line as well."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *where: _complain("warning", message)
+        try:
+            yield
+        except DpvalueError as error:
+            _complain("error", error)
+            raise typer.Exit(2) from None
+
+
+def _complain(kind: str, what: object) -> None:
+    SafeConsole(stderr=True).print(f"{kind}: {one_line(str(what))}")

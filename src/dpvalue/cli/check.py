@@ -17,9 +17,9 @@ Text = str | None
 
 @app.command()
 def check(
-    train: Annotated[list[str], argument()],
-    test: Annotated[str, option("The public file.")],
-    target: Annotated[str, option("The column of labels.")],
+    train: Annotated[list[str] | None, argument()] = None,
+    test: Annotated[Text, option("The public file.")] = None,
+    target: Annotated[Text, option("The column of labels.")] = None,
     group: Annotated[Text, option("The column that names the party of each row.")] = None,
     person: Annotated[Text, option("The column of persons' ids.")] = None,
     parties_per_person: Annotated[int, option("The most parties that a person counts in; 1.")] = 1,
@@ -44,11 +44,12 @@ def check(
             "parties_per_person": parties_per_person if person is not None else None,
             "unit": "party" if person is None else "person",
         }  # fmt: skip
-        found = check_files(make_config({name: one for name, one in given.items() if one is not None}))
+        config = make_config({name: one for name, one in given.items() if one is not None})
+        found = check_files(config)
     out.print("This is for the eyes of whoever holds the rows. Nothing was released.\n")
     for file in found.files:
         _show_file(file)
-    _show_labels(found, test)
+    _show_labels(found, config.test)
     raise typer.Exit(1 if found.unused else 0)
 
 

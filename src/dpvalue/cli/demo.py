@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -35,11 +34,10 @@ def demo(
             f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have "
             "half of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
         )
-        began = time.perf_counter()
         job = open_job(config)
         plan = job.plan()
         out.print(f"{plan}\n", style="dim", markup=False)
-        done = run_job(job, plan, folder, {"plan": time.perf_counter() - began})
+        done = run_job(job, plan, folder)
         found = done.facts["detection"]
         hits = round(found["precision"] * found["k"])
         show_done(done, f"{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")

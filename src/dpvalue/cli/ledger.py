@@ -10,6 +10,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.printable import one_line
 
 ledger_app = typer.Typer(
     help="What was released of one owner's data, and what is left of its budget.",
@@ -36,7 +37,7 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
             charge = entry.charge
             noise = f"{charge.law} {charge.noise_scale:.3g}"
             cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
-            grid.add_row(*map(str, cells), entry.time[:10])
+            grid.add_row(*(one_line(str(cell)) for cell in cells), one_line(entry.time[:10]))
         out.print(grid)
         out.print(f"budget: {ledger.budget.terms}")
         out.print(f"spent: epsilon = {ledger.spent:.4g}")

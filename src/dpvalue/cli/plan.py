@@ -6,6 +6,7 @@ import json as json_text
 from typing import TYPE_CHECKING, Annotated
 
 from dpvalue.cli.app import CHECK_ADVICE, app, failing_clearly, option, out
+from dpvalue.detection import is_useful
 
 if TYPE_CHECKING:
     from dpvalue.plan_page import Plan
@@ -40,7 +41,7 @@ def plan(
             "organisations": of("record", records),
         }
     if json:
-        print(json_text.dumps({name: _numbers(one) for name, one in plans.items()}, indent=1))
+        out.print(json_text.dumps({name: _numbers(one) for name, one in plans.items()}, indent=1))
         return
     _show(plans, epsilon, neighbours, records, rows_each)
 
@@ -86,9 +87,9 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
         "attacker's advantage (G / L)": [
             f"{_cell(one['gaussian_advantage'])} / {_cell(one['laplace_advantage'])}" for one in found.values()
         ],
-        "AUC ceiling for units, any method": [_cell(one["ceiling"]) for one in found.values()],
+        "AUC ceiling, each on its own": [_limit(one["ceiling"]) for one in found.values()],
         "same, Gaussian / Laplace": [
-            f"{_cell(one['gaussian_ceiling'])} / {_cell(one['laplace_ceiling'])}" for one in found.values()
+            f"{_limit(one['gaussian_ceiling'])} / {_limit(one['laplace_ceiling'])}" for one in found.values()
         ],
     }
     if plans["rows"].wanted_auc is not None:
@@ -100,6 +101,10 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
     for (name, one), unit in zip(plans.items(), ("row", "person", "record"), strict=True):
         out.print(f"{name}: {one.advice.replace('per party', f'per {unit}')}", markup=False)
     out.print(CHECK_ADVICE)
+
+
+def _limit(number: float | int | str | None) -> str:
+    return "none" if number is not None and not is_useful(float(number)) else _cell(number)
 
 
 def _cell(number: float | int | str | None) -> str:

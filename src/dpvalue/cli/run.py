@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from dpvalue.cli.app import CHECK_ADVICE, app, argument, failing_clearly, option, out
 from dpvalue.errors import DpvalueError
+from dpvalue.printable import one_line
 
 if TYPE_CHECKING:
     from dpvalue.plan_page import Plan
@@ -72,24 +72,22 @@ def run(
         stored = {} if config is None else read_config(config)
         options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
         require_free(out_, overwrite)
-        began = time.perf_counter()
         job = open_job(options)
         plan = job.plan() if options.privacy is not None else None
-        seconds = {"plan": time.perf_counter() - began}
         _show(job, plan)
         _confirm(yes, options.privacy is not None)
-        done = run_job(job, plan, out_, seconds)
+        done = run_job(job, plan, out_)
         show_done(done)
 
 
-def run_job(job: Job, plan: Plan | None, folder: Path, seconds: dict[str, float]) -> Done:
+def run_job(job: Job, plan: Plan | None, folder: Path) -> Done:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
     from dpvalue.progress import reporting
     from dpvalue.tabular.execute import Interrupted, execute
 
     try:
         with reporting(progress=True) as report:
-            return execute(job, plan, folder, report, seconds)
+            return execute(job, plan, folder, report)
     except Interrupted as stopped:
         out.print(str(stopped), markup=False)
         raise typer.Exit(130) from None
@@ -146,7 +144,7 @@ def show_done(done: Done, finding: str = "") -> None:
         if len(frame) > 12 and place == 3:
             grid.add_row("...", "", "", "")
         noise = f"{row[f'{name}_noise']:.3g}" if f"{name}_noise" in frame else "none"
-        grid.add_row(str(row["rank"]), str(row["party"]), f"{row[name]:+.4g}", noise)
+        grid.add_row(str(row["rank"]), one_line(str(row["party"])), f"{row[name]:+.4g}", noise)
     out.print(grid)
     found = done.facts["detection"]
     if found is not None:

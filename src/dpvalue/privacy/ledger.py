@@ -30,6 +30,7 @@ from typing import TypeVar
 from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
+from dpvalue.stored import build, parse_json
 
 FORMAT_VERSION = 2
 _WAIT_SECONDS = 600.0
@@ -286,14 +287,16 @@ class Ledger:
 def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
     rows = database.execute("SELECT number, purpose, round, request, charge, time, digest FROM entries ORDER BY number")
     for number, purpose, round_, request, charge, time, digest in rows:
+        if not all(isinstance(text, str) for text in (purpose, request, time, digest)):  # SQLite takes any type
+            raise DpvalueError(f"the ledger is damaged: entry {number} cannot be read")
         yield Entry(number, purpose, round_, request, _parsed(Charge, charge, f"entry {number}"), time, digest)
 
 
 def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
     """What a cell holds, as a `Charge` or a `Privacy`."""
     try:
-        return kind(**json.loads(str(text)))
-    except (TypeError, ValueError):  # not JSON, not an object, or not of its fields
+        return build(kind, what, parse_json(str(text), what))
+    except DpvalueError:  # not JSON, not an object, or not of its fields
         raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
 
 

@@ -4,6 +4,10 @@ Secure noise is discrete, in whole steps of a grid; fast noise is floating point
 stream per permutation or round. A stream of fast noise is drawn in pieces of a size that depends on the length of a row
 alone, so the numbers do not depend on how a caller cuts its work; secure noise, which nobody can repeat, is drawn as
 asked.
+
+A simulation hides nothing from whoever guesses its seed, and a small seed is soon guessed. The seed and its hash are in
+no file, but the noisy rows are enough to try guesses on (what is left after taking the right noise away is no longer
+than the clipping norm), and so are an initial model, a basis or a rehearsal that were drawn with the same seed.
 """
 
 from __future__ import annotations

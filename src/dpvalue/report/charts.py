@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 
 import numpy as np
 
+from dpvalue.report.text import safe
 from dpvalue.semivalues import Floats
 
 _WIDTH, _HEIGHT = 460, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 44
+LARGEST = 1e150  # what is beyond it, or not finite, has no place on an axis
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +36,13 @@ def line_chart(name: str, title: str, lines: Sequence[Line], x_label: str, y_lab
         for style, lower, upper in line.bands:
             there = list(zip(line.x, upper, strict=True))
             back = list(zip(line.x, lower, strict=True))[::-1]
-            parts.append(f'<path class="band {style}" d="{frame.path(there + back)}Z"/>')
-        parts.append(f'<path class="line {line.style}" d="{frame.path(list(zip(line.x, line.y, strict=True)))}"/>')
+            parts.append(f'<path class="band {safe(style)}" d="{frame.path(there + back)}Z"/>')
+        parts.append(
+            f'<path class="line {safe(line.style)}" d="{frame.path(list(zip(line.x, line.y, strict=True)))}"/>'
+        )
         if len(line.x) <= 40:
             parts += [
-                f'<circle class="dot {line.style}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
+                f'<circle class="dot {safe(line.style)}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3"/>'
                 for x, y in zip(line.x, line.y, strict=True)
             ]
     return _svg(name, title, parts)
@@ -47,7 +50,11 @@ def line_chart(name: str, title: str, lines: Sequence[Line], x_label: str, y_lab
 
 def histogram(name: str, title: str, values: Floats, x_label: str) -> str:
     """Return a histogram of values over parties."""
-    counts, edges = np.histogram(values, bins=min(40, max(5, round(np.sqrt(len(values)) * 1.5))))
+    values = values[np.abs(values) < LARGEST]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
+    room = max(abs(low), abs(high), 1e-290) * 1e-9  # values that differ in their last bits alone leave no room for bars
+    span = (low - room, high + room) if high - low < room else None
+    counts, edges = np.histogram(values, bins=min(40, max(5, round(np.sqrt(len(values)) * 1.5))), range=span)
     frame = _Frame.around(edges, np.array([0.0, float(counts.max())]))
     parts = [frame.axes(x_label, "parties")]
     for count, left, right in zip(counts, edges[:-1], edges[1:], strict=True):
@@ -65,7 +72,7 @@ def _svg(name: str, title: str, parts: list[str]) -> str:
     inside = "".join(parts)
     return (
         f'<svg id="{name}" class="chart" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="{name}-title">'
-        f'<title id="{name}-title">{escape(title)}</title>{inside}</svg>'
+        f'<title id="{name}-title">{safe(title)}</title>{inside}</svg>'
     )
 
 
@@ -80,7 +87,7 @@ class _Frame:
     def around(cls, x: Floats, y: Floats) -> _Frame:
         low, high = [], []
         for numbers in (x, y):
-            finite = numbers[np.isfinite(numbers)]
+            finite = numbers[np.abs(numbers) < LARGEST]
             least, most = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
             room = (most - least) * 0.03 or max(abs(most), 1.0) * 0.1
             low.append(least - room)
@@ -113,12 +120,10 @@ class _Frame:
             place = self.x(tick)
             parts.append(f'<text class="tick" x="{place:.1f}" y="{bottom + 17}" text-anchor="middle">{tick:g}</text>')
         middle, centre = (_LEFT + right) / 2, (_TOP + bottom) / 2
-        parts.append(
-            f'<text class="label" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_label)}</text>'
-        )
+        parts.append(f'<text class="label" x="{middle}" y="{_HEIGHT - 8}" text-anchor="middle">{safe(x_label)}</text>')
         parts.append(
             f'<text class="label" transform="translate(14 {centre}) rotate(-90)" text-anchor="middle">'
-            f"{escape(y_label)}</text>"
+            f"{safe(y_label)}</text>"
         )
         return "".join(parts)
 

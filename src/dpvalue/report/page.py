@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from html import escape
+from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpvalue.report.charts import Line, histogram, line_chart
+from dpvalue.detection import is_useful
+from dpvalue.printable import visible
+from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
+from dpvalue.report.text import safe
 from dpvalue.semivalues import Floats
 
 if TYPE_CHECKING:
@@ -46,14 +49,14 @@ def report_page(values: pandas.DataFrame, facts: dict[str, Any]) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
-<title>{escape(title)}</title>
+<title>{safe(title)}</title>
 <style>
 {style}</style>
 </head>
 <body>
 <main>
-<h1>{escape(title)}</h1>
-<p class="soft">{escape(_summary(facts))}</p>
+<h1>{safe(title)}</h1>
+<p class="soft">{safe(_summary(facts))}</p>
 {"".join(section for section in sections if section)}
 </main>
 <script type="application/json" id="rows">{_json(_rows(values, names))}</script>
@@ -68,14 +71,14 @@ def _summary(facts: dict[str, Any]) -> str:
     walked = f"{facts['walks']} permutations" if facts["walks"] else "exact, all coalitions"
     return (
         f"What each party's data is worth to a {facts['model']} model ({facts['task']}), judged on "
-        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made'][:10]} by "
+        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made']} by "
         f"dpvalue {facts['versions']['dpvalue']}."
     )
 
 
 def _promise(facts: dict[str, Any]) -> str:
     spent = facts["guarantee"]
-    sentence = escape(facts["sentence"])
+    sentence = safe(facts["sentence"])
     if not spent["private"]:
         return f'<section class="promise none"><h2>Guarantee</h2><p class="big">{sentence}</p></section>'
     numbers = {
@@ -98,14 +101,16 @@ def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
     found = values.sort_values(name, ascending=False, kind="stable")
     if len(found) > _MOST_POINTS:
         found = found.iloc[np.linspace(0, len(found) - 1, _MOST_POINTS).astype(int)]
-    place = found["rank"].to_numpy(dtype=np.float64)
+    place = _numbers(found, "rank")
     y, errors, noise = (_numbers(found, f"{name}{ending}") for ending in ("", "_mc_error", "_noise"))
     bands = [("noise", y - noise, y + noise), ("error", y - errors, y + errors)]
     line = Line(name, "", place, y, bands)
     chart = line_chart("values-chart", f"{name} values by rank", [line], "party, by rank", f"{name} value")
-    text = f"The values in descending order. Median DP noise {np.nanmedian(noise):.3g}, Monte Carlo error "
-    text += f"{np.nanmedian(errors):.3g}, spread of the values {np.nanstd(y):.3g}."
-    if facts["guarantee"]["private"] and np.nanmedian(noise) > np.nanstd(y):
+    typical_noise, typical_error = (_known(numbers, np.median) for numbers in (noise, errors))
+    spread = _known(y, np.std)
+    text = f"The values in descending order. Median DP noise {typical_noise:.3g}, Monte Carlo error "
+    text += f"{typical_error:.3g}, spread of the values {spread:.3g}."
+    if facts["guarantee"]["private"] and typical_noise > spread:
         text += " The noise is larger than the spread: single values mean little here."
     everyone = _numbers(values, name)
     bars = histogram(
@@ -114,7 +119,7 @@ def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
     keys = [("line", name), ("band", "± DP noise (one standard deviation)"), ("band error", "± Monte Carlo error")]
     return (
         f"<section><h2>Values</h2>{_keys(keys)}"
-        f'<div class="pair"><figure>{chart}<figcaption>{escape(text)}</figcaption></figure><figure>{bars}'
+        f'<div class="pair"><figure>{chart}<figcaption>{safe(text)}</figcaption></figure><figure>{bars}'
         "<figcaption>How many parties have which value. Not split by class: a private row's class is private."
         "</figcaption></figure></div></section>"
     )
@@ -122,7 +127,7 @@ def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
 
 def _table(values: pandas.DataFrame, names: list[str]) -> str:
     heads = "".join(
-        f'<th scope="col"><button type="button">{escape(head)}</button></th>' for head in _columns(values, names)
+        f'<th scope="col"><button type="button">{safe(head)}</button></th>' for head in _columns(values, names)
     )
     note = ""
     if len(values) > _MOST_ROWS:
@@ -155,7 +160,9 @@ def _rows(values: pandas.DataFrame, names: list[str]) -> list[list[Any]]:
 
 
 def _plain(cell: Any) -> Any:
-    if isinstance(cell, str | bool):
+    if isinstance(cell, str):
+        return visible(cell)
+    if isinstance(cell, bool):
         return cell
     number = float(cell)
     if not np.isfinite(number):
@@ -179,7 +186,7 @@ def _tasks(facts: dict[str, Any]) -> str:
         raw = "From the private table. Values and curve share its noise, which drives high and low apart."
         if found[0]["retrained"]:
             raw = "Models trained anew on raw rows: only without privacy."
-        figures.append(f"<figure>{chart}<figcaption>{escape(text)} {escape(raw)}</figcaption></figure>")
+        figures.append(f"<figure>{chart}<figcaption>{safe(text)} {safe(raw)}</figcaption></figure>")
     if not figures:
         return ""
     keys = [("line high", "highest values first"), ("line low", "lowest first"), ("line random", "random order")]
@@ -206,7 +213,12 @@ def _ceilings(facts: dict[str, Any]) -> str:
     expected, ceiling = plan["expected_auc"], plan["ceiling"]
     unit, many = facts["guarantee"]["unit"], plan["records"] > 1
     units = {"party": "parties", "record": "records", "person": "persons"}[unit]
-    rows = [f"No method at all finds single corrupted {units} with a mean AUC above {ceiling:.3f} at this budget."]
+    rows = [f"This budget sets no useful limit on finding single corrupted {units}."]
+    if is_useful(ceiling):
+        rows = [
+            f"At this budget single corrupted {units} that release on their own, without a trusted curator, are found "
+            f"with a mean AUC of at most {ceiling:.3f}."
+        ]
     meter = ""
     if expected is not None:
         planted = "half of their labels wrong" if many else "a wrong label"
@@ -218,23 +230,20 @@ def _ceilings(facts: dict[str, Any]) -> str:
                 f'{share:.0%}"></i></div><p>{share:.0%} of the way from chance to the ceiling.</p>'
             )
     rows.append(plan["advice"])
-    return (
-        f"<section><h2>What the budget allows</h2>{''.join(f'<p>{escape(row)}</p>' for row in rows)}{meter}</section>"
-    )
+    return f"<section><h2>What the budget allows</h2>{''.join(f'<p>{safe(row)}</p>' for row in rows)}{meter}</section>"
 
 
 def _repeat(facts: dict[str, Any]) -> str:
-    seconds = ", ".join(f"{name} {spent:.2g} s" for name, spent in facts["seconds"].items())
     return (
         "<section><h2>How it was made</h2>"
-        f"<p>{escape(facts['how'])}. Time: {escape(seconds)}. Public seed {facts['seed']}.</p>"
-        f"<pre>{escape(facts['toml'])}</pre></section>"
+        f"<p>{safe(facts['how'])}. Public seed {safe(facts['seed'])}.</p>"
+        f"<pre>{safe(facts['toml'])}</pre></section>"
     )
 
 
 def _facts(numbers: dict[str, str]) -> str:
     """Names and numbers, as a list of terms."""
-    items = (f"<div><dt>{escape(name)}</dt><dd>{escape(number)}</dd></div>" for name, number in numbers.items())
+    items = (f"<div><dt>{safe(name)}</dt><dd>{safe(number)}</dd></div>" for name, number in numbers.items())
     return f"<dl>{''.join(items)}</dl>"
 
 
@@ -244,15 +253,21 @@ def _keys(keys: list[tuple[str, str]]) -> str:
             return f'<svg aria-hidden="true" viewBox="0 0 36 12"><path class="{style}" d="M0 6H36"/></svg>'
         return f'<svg aria-hidden="true" viewBox="0 0 36 12"><rect class="{style}" width="36" height="12"/></svg>'
 
-    return '<ul class="keys">' + "".join(f"<li>{sample(style)}{escape(text)}</li>" for style, text in keys) + "</ul>"
+    return '<ul class="keys">' + "".join(f"<li>{sample(style)}{safe(text)}</li>" for style, text in keys) + "</ul>"
 
 
 def _numbers(frame: pandas.DataFrame, column: str) -> Floats:
-    """A column as numbers; zeros where there is none."""
+    """A column as numbers, NaN for what cannot be drawn; zeros where there is none."""
     if column not in frame:
         return np.zeros(len(frame))
-    found: Floats = frame[column].to_numpy(dtype=np.float64)
-    return found
+    found: Floats = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.abs(found) < LARGEST, found, np.nan)
+
+
+def _known(numbers: Floats, summary: Callable[[Floats], Any]) -> float:
+    """A summary of the numbers that are not missing; NaN if all are."""
+    some = numbers[~np.isnan(numbers)]
+    return float(summary(some)) if len(some) else float("nan")
 
 
 def _json(content: Any) -> str:

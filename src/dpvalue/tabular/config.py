@@ -11,6 +11,7 @@ from typing import Any
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
+from dpvalue.stored import require_shallow
 
 TASKS = ("auto", "classification", "regression")
 _LISTS = ("train", "drop", "semivalue", "classes")
@@ -100,8 +101,11 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the options in a TOML file, by name."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except RecursionError:
+        raise DpvalueError(f"{path} cannot be read as TOML: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # no file, no text, not TOML, or a number of thousands of digits
         raise DpvalueError(f"{path} cannot be read as TOML: {error}") from None
+    require_shallow(found, str(path))
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -38,31 +37,27 @@ class Done:
     facts: dict[str, Any]
 
 
-def execute(job: Job, plan: Plan | None, folder: Path, report: Report, seconds: dict[str, float]) -> Done:
+def execute(job: Job, plan: Plan | None, folder: Path, report: Report) -> Done:
     """Make the releases and the values, and write the folder.
 
     Interrupted once the releases are made, it keeps them, and `dpvalue revalue` goes on from there for nothing.
+    No time is kept: how long private rows take may depend on them.
     """
     parties = job.parties()
     known = _known(job, parties.names, parties.party_of_row)
-    began = time.perf_counter()
     if job.config.privacy is None or (job.config.schedule or "replay") != "replay":
         result = _value_at_once(job, parties, report)
-        seconds["release and value"] = time.perf_counter() - began
     else:
         table = job.release(parties, report)
-        seconds["release"] = time.perf_counter() - began
         facts = first_facts(job.config, table, plan, job.schema)
         try:
-            began = time.perf_counter()
             result = value_table(table, job.utility, job.config.semivalue, job.config.permutations, report)
-            seconds["value"] = time.perf_counter() - began
         except KeyboardInterrupt:
             write_folder(folder, facts, table)
             how = f"`dpvalue revalue {folder}` goes on, and spends nothing more"
             raise Interrupted(f"stopped; the releases are kept in {folder}: {how}") from None
     facts = first_facts(job.config, result.table, plan, job.schema)
-    return finish(folder, facts, result, known, seconds, _retrained(job, parties, result))
+    return finish(folder, facts, result, known, _retrained(job, parties, result))
 
 
 def _value_at_once(job: Job, parties: Parties, report: Report) -> Result:
@@ -91,15 +86,11 @@ def finish(
     facts: dict[str, Any],
     result: Result,
     known: Known | None,
-    seconds: dict[str, float],
     retrained: list[Curve] | None = None,
 ) -> Done:
     """Make errors, curves and the report, and write the folder."""
-    began = time.perf_counter()
     values = values_frame(result)
-    more = value_facts(result, known, seconds, retrained)
-    facts = {**facts, **more}
-    facts["seconds"]["errors and curves"] = float(f"{time.perf_counter() - began:.3g}")
+    facts = {**facts, **value_facts(result, known, retrained)}
     write_folder(folder, facts, result.table, values)
     return Done(folder, result, values, facts)
 
@@ -115,9 +106,7 @@ def revalue(folder: Folder, out: Path | None, semivalues: tuple[str, ...], test:
             raise DpvalueError(f"{test} has no column {name!r}")
     utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
     semivalues = semivalues or config.semivalue
-    began = time.perf_counter()
     result = value_table(table, utility, semivalues, config.permutations, report)
-    seconds = {"value": time.perf_counter() - began}
     again = replace(config, semivalue=semivalues, test=str(test))
     facts = {**folder.facts, "toml": again.to_toml(), "config": folder.facts["config"]}
     facts["config"] = {**facts["config"], "semivalue": list(semivalues), "test": str(test)}
@@ -126,7 +115,7 @@ def revalue(folder: Folder, out: Path | None, semivalues: tuple[str, ...], test:
         fresh = not (folder.path / "values.csv").is_file()
         name = "-".join(one.replace("(", "").replace(")", "").replace(",", "-") for one in semivalues)
         out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
-    return finish(out, facts, result, None, seconds)
+    return finish(out, facts, result, None)
 
 
 def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +28,10 @@ from dpvalue.privacy.ledger import Ledger
 from dpvalue.report import report_page
 from dpvalue.result import Result
 from dpvalue.semivalues import Floats
+from dpvalue.stored import parse_json, read_text
 from dpvalue.table import Table
 from dpvalue.tabular.config import RunConfig, make_config
+from dpvalue.tabular.facts import check_frame, check_releases, check_values, options
 from dpvalue.tabular.schema import Schema
 from dpvalue.tasks import Curve, addition_curve, removal_curve
 from dpvalue.tasks.curves import ORDERS
@@ -60,7 +64,7 @@ def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Sche
     from dpvalue import __version__
 
     return {
-        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "made": datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
         "versions": {"dpvalue": __version__, "python": platform.python_version(), "torch": torch.__version__},
         "config": json.loads(json.dumps(asdict(config))),
         "toml": config.to_toml(),
@@ -98,9 +102,7 @@ def _ledger_facts(config: RunConfig) -> dict[str, Any] | None:
     }
 
 
-def value_facts(
-    result: Result, known: Known | None, seconds: dict[str, float], retrained: list[Curve] | None = None
-) -> dict[str, Any]:
+def value_facts(result: Result, known: Known | None, retrained: list[Curve] | None = None) -> dict[str, Any]:
     """Return what is known once values are made; `retrained` curves take the place of those from the table."""
     curves = retrained
     if curves is None:
@@ -113,7 +115,6 @@ def value_facts(
         "public_rows": len(result.utility.y),
         "curves": [_plain(curve) for curve in curves],
         "detection": None if known is None else _detection(result, known),
-        "seconds": {name: float(f"{spent:.3g}") for name, spent in seconds.items()},
     }
 
 
@@ -174,7 +175,7 @@ class Folder:
     @property
     def config(self) -> RunConfig:
         """The options of the run."""
-        return make_config({name: given for name, given in self.facts["config"].items() if given is not None})
+        return make_config(options(self.facts["config"]))
 
     def table(self) -> tuple[Table, Schema]:
         """Return the private table, and how columns become numbers."""
@@ -183,21 +184,33 @@ class Folder:
         return (found.table if isinstance(found, Result) else found), schema
 
     def values(self) -> pd.DataFrame:
-        """Return values.csv."""
-        if not (self.path / "values.csv").is_file():
+        """Return values.csv, checked to be what run.json says."""
+        file = self.path / "values.csv"
+        if not file.is_file():
             raise DpvalueError(f"{self.path} has no values yet: dpvalue revalue {self.path} makes them, for nothing")
-        return pd.read_csv(self.path / "values.csv")
+        with _damage(self.path / "run.json"):
+            check_values(self.facts)
+        with _damage(file):
+            found = pd.read_csv(file, low_memory=False)
+            check_frame(found, self.facts["semivalues"])
+        return found
 
 
 def open_folder(path: Path) -> Folder:
-    """Return the output folder of a run."""
+    """Return the output folder of a run, whoever wrote it: its run.json is checked field by field."""
     file = path / "run.json"
     if not file.is_file():
         raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
-    try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError):
-        raise DpvalueError(f"{file} has been damaged") from None
-    if not isinstance(facts, dict) or "schema" not in facts:
-        raise DpvalueError(f"{file} has been damaged")
+    facts = parse_json(read_text(file), str(file))
+    with _damage(file):
+        check_releases(facts)
     return Folder(path, facts)
+
+
+@contextmanager
+def _damage(file: Path) -> Iterator[None]:
+    """Say in which file something is not as it must be."""
+    try:
+        yield
+    except ValueError as error:  # of a check of ours, or of pandas: no text, or no table
+        raise DpvalueError(f"{file} has been damaged: {str(error).strip()}") from None

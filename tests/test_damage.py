@@ -1,0 +1,328 @@
+"""Files that somebody else wrote: whatever they hold, one clear line or a harmless page, never a traceback."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.torch
+import torch
+from typer.testing import CliRunner
+
+import dpvalue as dpv
+from dpvalue import files
+from dpvalue.cli import app
+from dpvalue.printable import one_line, visible
+from dpvalue.report import report_page
+from dpvalue.tabular import execute
+from dpvalue.tabular.config import make_config, read_config
+from dpvalue.tabular.folder import Known, first_facts, value_facts, values_frame, write_folder
+from dpvalue.tabular.schema import Schema
+
+HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
+BAD: dict[str, Any] = {
+    "null": None, "text": "text", "minus": -1, "zero": 0, "half": 0.5, "huge": 10**400, "nan": float("nan"),
+    "true": True,    "list": [], "object": {}, "lists": [[1, "a"], None], "shape": [10**12, 10**12],
+}  # fmt: skip
+MOST = ("null", "text", "minus", "huge", "list", "object")
+VALUED = ("semivalues", "walks", "converged", "public_rows", "curves", "detection")
+Path_ = tuple[str | int, ...]
+
+
+def made_frame(rows: int, seed: int) -> pd.DataFrame:
+    frame = pd.DataFrame(np.random.default_rng(seed).normal(0, 1, (rows, 2)), columns=["a", "b"])
+    return frame.assign(town=["x", "y"] * (rows // 2), label=(frame["a"] > 0).astype(int))
+
+
+@pytest.fixture(scope="module")
+def result() -> dpv.Result:
+    train, test = made_frame(6, 0), made_frame(20, 1)
+    schema = Schema().fit(test.drop(columns="label"))
+    return dpv.value(
+        train, test, target="label", groups=list("uvwxyz"), preprocess=schema, privacy=dpv.Privacy(3.0), noise="fast",
+        semivalues=("shapley", "loo"), projection=dpv.Projection(1, steps=16), progress=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sound(result: dpv.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run, and its public file."""
+    folder = tmp_path_factory.mktemp("sound")
+    made_frame(20, 1).to_csv(folder / "test.csv", index=False)
+    test = str(folder / "test.csv")
+    config = make_config({"train": ["train.csv"], "test": test, "target": "label", "semivalue": ["shapley", "loo"]})
+    facts = first_facts(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)), result.table.encoding.preprocess)
+    facts["plan"] |= {"expected_auc": 0.7, "efficiency": 0.5}
+    facts["ledger"] = {"spent": 1.0, "epsilon": 2.0, "terms": "per party", "head": "1:ab"}
+    facts |= value_facts(result, Known("wrong", np.arange(6) < 2))
+    write_folder(folder / "results", json.loads(json.dumps(facts)), result.table, values_frame(result))
+    return folder / "results"
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(sound, tmp_path / "received"))
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, result: dpv.Result) -> None:
+    """Values at once in `revalue`: what surrounds them is tried here."""
+    values = values_frame(result)
+    monkeypatch.setattr(execute, "value_table", lambda *given: result)
+    monkeypatch.setattr(execute, "values_frame", lambda given: values)
+
+
+def paths(content: Any, here: Path_ = ()) -> Iterator[Path_]:
+    """The places in parsed JSON; of a list the first member."""
+    inside: Any = content.items() if isinstance(content, dict) else list(enumerate(content))[:1]
+    for name, part in inside:
+        yield (*here, name)
+        if isinstance(part, dict | list):
+            yield from paths(part, (*here, name))
+
+
+def put(content: Any, path: Path_, new: Any) -> Any:
+    changed = copy.deepcopy(content)
+    inner = changed
+    for name in path[:-1]:
+        inner = inner[name]
+    if new is KeyError:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
+    return changed
+
+
+def at(content: Any, path: Path_) -> Any:
+    for name in path:
+        content = content[name]
+    return content
+
+
+def fails_clearly(*arguments: str) -> bool:
+    """Whether a command refuses its input, in one line; anything but that or success fails the test."""
+    done = CliRunner().invoke(app, list(arguments))
+    if done.exit_code == 0:
+        return False
+    assert isinstance(done.exception, SystemExit), (arguments, repr(done.exception))
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert not set(done.stderr[:-1]) & set("\x1b\x9b\u202e")
+    return True
+
+
+@pytest.mark.usefixtures("quick")
+def test_every_field_of_run_json_may_be_missing_or_wrong(folder: Path) -> None:
+    facts = json.loads((folder / "run.json").read_text())
+    refused = 0
+    for path in paths(facts):
+        for name, new in {"missing": KeyError, **{name: BAD[name] for name in MOST}}.items():
+            (folder / "run.json").write_text(json.dumps(put(facts, path, new)))
+            bad = fails_clearly("report", str(folder))
+            refused += bad
+            if name in ("missing", "text") and path[0] not in VALUED and not bad:
+                fails_clearly("revalue", str(folder), "--out", str(folder.parent / "again"), "--overwrite")
+            if name == "missing" and path[0] in ("guarantee", *VALUED) and isinstance(path[-1], str):
+                assert bad, path
+    assert refused > 500
+
+
+class Skeleton(HTMLParser):
+    """The elements of a page and the attributes of each, without its texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, [name for name, _ in attrs], dict(attrs).get("class") if tag == "path" else None))
+
+
+def harmless(page: str, like: str) -> bool:
+    return Skeleton(page).found == Skeleton(like).found and not set(page) & set("\x1b\x9b\u202e")
+
+
+def test_no_text_of_run_json_becomes_markup(folder: Path) -> None:
+    facts = json.loads((folder / "run.json").read_text())
+    values = pd.read_csv(folder / "values.csv")
+    clean = report_page(values, facts)
+    shown = 0
+    for path in paths(facts):
+        (folder / "run.json").write_text(json.dumps(put(facts, path, HOSTILE)))
+        (folder / "report.html").unlink(missing_ok=True)
+        if not fails_clearly("report", str(folder)):
+            page = (folder / "report.html").read_text()
+            assert harmless(page, clean), path
+            shown += "alert(1)" in page
+    assert shown >= 8
+
+
+def test_the_page_itself_escapes_whatever_it_is_given(folder: Path) -> None:
+    facts = json.loads((folder / "run.json").read_text())
+    values = pd.read_csv(folder / "values.csv")
+    chosen = ("unit", "kind")  # the page looks these up, so that nothing else passes
+    tried = 0
+    for path in paths(facts):
+        free = isinstance(at(facts, path), str) or path == ("seed",)
+        if free and path[0] not in ("semivalues", "config", "schema") and path[-1] not in chosen:
+            page = report_page(values, put(facts, path, HOSTILE))
+            skeleton = [(tag, names) for tag, names, _ in Skeleton(page).found]
+            assert skeleton == [(tag, names) for tag, names, _ in Skeleton(report_page(values, facts)).found], path
+            assert "\x1b" not in page
+            tried += 1
+    assert tried > 15
+
+
+def test_names_of_parties_are_shown_and_not_obeyed(folder: Path) -> None:
+    values = pd.read_csv(folder / "values.csv")
+    clean = report_page(values, json.loads((folder / "run.json").read_text()))
+    values["party"] = [HOSTILE, *values["party"][1:]]
+    values.to_csv(folder / "values.csv", index=False)
+    assert not fails_clearly("report", str(folder))
+    page = (folder / "report.html").read_text()
+    assert harmless(page, clean)
+    assert "alert(1)" in page
+    assert HOSTILE in pd.read_csv(folder / "values.csv")["party"].tolist()  # the data itself stays as it is
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"\x00\xff\xfe", b"party\n", b"party,rank\na,1\n", b'"', b"a,b\n1,2,3,4\n1\n",
+    b"party,shapley,shapley_mc_error,loo,loo_mc_error,rank\n",
+    b"party,shapley,shapley_mc_error,loo,loo_mc_error,rank\nx,<b>,1,1,1,1\n",
+    b"party,shapley,shapley_mc_error,loo,loo_mc_error,rank\nx,1,1,1,1," + b"9" * 5000 + b"\n",
+])  # fmt: skip
+def test_damaged_values(folder: Path, content: bytes) -> None:
+    (folder / "values.csv").write_bytes(content)
+    assert fails_clearly("report", str(folder))
+
+
+def test_values_at_the_ends_of_what_a_number_holds(folder: Path) -> None:
+    values = pd.read_csv(folder / "values.csv")
+    for numbers in ([1e308, -1e308], [np.inf, np.nan], [1.0, np.nextafter(1.0, 2.0)], [0.0, 5e-324], [np.nan, np.nan]):
+        changed = values.assign(shapley=(numbers * 3)[:6], shapley_noise=numbers[0], rank=numbers[1])
+        changed.to_csv(folder / "values.csv", index=False)
+        assert not fails_clearly("report", str(folder))
+
+
+NESTED = 100_000
+
+
+@pytest.mark.parametrize("text", [
+    "[" * NESTED, "[" * NESTED + "]" * NESTED, '{"a":' * 500 + "1" + "}" * 500, "1" * 5000, "null", "[]", "{}", '{"',
+    '{"made": "\\ud800"}',
+])  # fmt: skip
+def test_json_that_is_damaged_or_nested(folder: Path, text: str) -> None:
+    (folder / "run.json").write_text(text)
+    assert fails_clearly("report", str(folder))
+    assert fails_clearly("revalue", str(folder))
+
+
+@pytest.mark.parametrize("text", [
+    "a = " + "[" * NESTED + "]" * NESTED, ".".join("a" * 5000) + " = 1", "seed = " + "1" * 5000, "= 1",
+    "epsilon = 1\x1b[31m", "train = [[[1]]]", "'\x1b[31m' = 1", "epsilon = nan",
+    f"train = 'a'\ntest = 'b'\ntarget = 'c'\nepsilon = {10**400}",
+])  # fmt: skip
+def test_toml_that_is_damaged_or_nested(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    assert fails_clearly("run", "--config", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out"), "--yes")
+    (tmp_path / "latin.toml").write_bytes(b"\xff")
+    with pytest.raises(dpv.DpvalueError, match="cannot be read as TOML"):
+        read_config(tmp_path / "latin.toml")
+
+
+def used(path: Path, schema: Schema) -> str | None:
+    """Load a file and do with it what a user would; return what was refused, in one line."""
+    try:
+        found = dpv.load(path, preprocess=schema)
+        assert repr(found)
+        assert str(found.guarantee)
+        table = found.table if isinstance(found, dpv.Result) else found
+        valued = table.value(made_frame(20, 1), target="label", progress=False, permutations=4)
+        assert len(valued.frame(noise=True, draws=2))
+    except dpv.DpvalueError as error:
+        return str(error)
+    return None
+
+
+def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result, tmp_path: Path) -> None:
+    """With a digest that is right: whoever can write a file can make one."""
+    schema = result.table.encoding.preprocess
+    result.save(tmp_path / "file")
+    assert used(tmp_path / "file", schema) is None
+    header, tensors = files._read(tmp_path / "file")
+    refused = 0
+    for path in paths(header):
+        for new in (KeyError, *BAD.values()):
+            files._write(tmp_path / "changed", put(header, path, new), tensors)
+            refused += used(tmp_path / "changed", schema) is not None
+    assert refused > 300
+    for name, tensor in tensors.items():
+        for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
+            files._write(tmp_path / "changed", header, {**tensors, name: other})
+            assert used(tmp_path / "changed", schema), (name, other.shape)
+        for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
+            content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
+            (tmp_path / "changed").write_bytes(content)
+            assert used(tmp_path / "changed", schema), (name, kind)
+        left = {one: tensors[one] for one in tensors if one != name}
+        files._write(tmp_path / "changed", header, left)
+        assert used(tmp_path / "changed", schema), name
+
+
+def test_bytes_of_a_saved_file_may_be_wrong(result: dpv.Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "file")
+    content = (tmp_path / "file").read_bytes()
+    generator = np.random.default_rng(0)
+    for _ in range(300):
+        changed = bytearray(content)
+        changed[generator.integers(min(len(content), 3000))] = generator.integers(256)
+        (tmp_path / "changed").write_bytes(changed[: generator.integers(1, len(content) + 1)])
+        if (tmp_path / "changed").read_bytes() != content:
+            with pytest.raises(dpv.DpvalueError):
+                dpv.load(tmp_path / "changed")
+
+
+@pytest.mark.parametrize("text", ["[" * NESTED, '{"a":' * 500 + "1" + "}" * 500, "1" * 5000, "[1]", "null"])
+def test_the_header_of_a_saved_file_may_be_nested(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_bytes(safetensors.torch.save({"a": torch.zeros(1)}, {"dpvalue": text}))
+    with pytest.raises(dpv.DpvalueError):
+        dpv.load(tmp_path / "file")
+
+
+def test_a_tensor_that_claims_a_large_shape(tmp_path: Path) -> None:
+    head = json.dumps({"a": {"dtype": "F32", "shape": [10**6, 10**6], "data_offsets": [0, 4]}}).encode()
+    (tmp_path / "file").write_bytes(len(head).to_bytes(8, "little") + head + bytes(4))
+    with pytest.raises(dpv.DpvalueError, match="not a dpvalue file"):
+        dpv.load(tmp_path / "file")
+
+
+def test_what_steers_a_terminal_is_written_out() -> None:
+    assert visible("a\x1b[2Jb\x9bc\u202ed\x7f\r") == "a\\x1b[2Jb\\x9bc\\u202ed\\x7f\\x0d"
+    assert visible("naïve 日本 👩‍🔬\n\t±") == "naïve 日本 👩‍🔬\n\t±"
+    assert one_line("a\nb\tc") == "a\\x0ab\\x09c"
+    assert visible("\udc80").encode() == b"\\udc80"
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_name_reaches_the_terminal_raw(folder: Path, monkeypatch: pytest.MonkeyPatch, result: dpv.Result) -> None:
+    values = values_frame(result)
+    values["party"] = [HOSTILE, ":warning: [bold]x[/bold]", *values["party"][2:]]
+    monkeypatch.setattr(execute, "values_frame", lambda given: values)
+    out = folder.parent / "again"
+    done = CliRunner().invoke(app, ["revalue", str(folder), "--out", str(out)])
+    assert done.exit_code == 0, done.stderr
+    assert "\\x1b[31m\\x9b\\u202e\\x0amore" in done.stdout
+    assert ":warning: [bold]x[/bold]" in done.stdout  # nor is it markup
+    assert not set(done.stdout) & set("\x1b\x9b\u202e")
+    assert HOSTILE in pd.read_csv(out / "values.csv")["party"].tolist()
+    assert fails_clearly("report", str(folder.parent / "\x1b[31mred\nerror: two"))
