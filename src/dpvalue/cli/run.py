@@ -106,6 +106,11 @@ def _show(job: Job, plan: Plan | None) -> None:
         only = "only " if config.group is None and config.person is None else ""
         out.print(f"private: {rows} rows in {parts} (so far {only}{_listed(config, read)} were read)")
     out.print(CHECK_ADVICE)
+    if job.can_be_moved and config.unit != "person":
+        out.print(
+            f"Make {config.group!r} the first or the last column of a text file: elsewhere, a quote or a separator too "
+            "many in a line may move it to another party."
+        )
     inferred = "" if config.task != "auto" else ", as its target shows"
     out.print(f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model", markup=False)
     if plan is None:

@@ -22,7 +22,7 @@ def lone_inputs(model: Model, x: Tensor) -> Tensor:
         return _dot(rows[:, None, None, :], model.directions[None])
     if isinstance(model, Linear) or not len(x):
         return model.inputs(x)  # a column of ones beside the rows
-    return torch.cat([model.inputs(row[None]) for row in x])
+    return torch.cat([model.inputs(row.clone()[None]) for row in x])
 
 
 def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
@@ -34,9 +34,10 @@ def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         matrices = theta.unflatten(1, (model.width, -1))
         residuals = model.residuals(_dot(x[:, None, :], matrices), y)
         return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1)
+    # In memory of its own: kernels add in another order where a row does not begin at a multiple of 64 bytes.
+    parts = zip(theta, x, y, strict=True)
     found = [
-        model.record_gradients(*(part[place : place + 1] for part in (theta, x[:, None], y[:, None])))[0, 0]
-        for place in range(len(x))
+        model.record_gradients(t.clone()[None], r.clone()[None, None], c.clone()[None, None])[0, 0] for t, r, c in parts
     ]
     return torch.stack(found) if found else theta[:0]
 

@@ -51,7 +51,7 @@ class Block:
 
     columns: Columns
     faults: dict[int, str]
-    guesses: dict[int, tuple[str, str]]
+    guesses: dict[int, tuple[str, ...]]
 
     @property
     def bad(self) -> NDArray[np.bool_]:

@@ -27,7 +27,7 @@ from dpvalue.progress import Report
 from dpvalue.result import Result
 from dpvalue.table import Table
 from dpvalue.tabular.config import RunConfig
-from dpvalue.tabular.files import Peek, peek, read_private, read_public
+from dpvalue.tabular.files import Peek, is_text, peek, read_private, read_public
 from dpvalue.tabular.schema import Schema, classes_of, infer_task
 from dpvalue.utility import Utility
 from dpvalue.valuation import release, value
@@ -87,14 +87,14 @@ class Job:
     def owners(self) -> tuple[Objects | None, Objects | None]:
         """The party and the person of each line, where columns (or several files) tell them; None in a line of nobody.
 
-        A line that is no record of the table still has a party, if a known one stands in its place from the left or
-        from the right: the party of each line is public, and what else is in the line must not move it.
+        A line that is no record of the table still has a party, which stands where its column is: the party of each
+        line is public, and what else is in the line must not move it (`Layout.guesses`).
         """
         config = self.config
         wanted = [name for name in (config.group, config.person) if name is not None]
-        groups: list[str | None] = []
+        groups: list[Any] = []
         persons: list[str | None] = []
-        guesses: dict[int, tuple[str, str]] = {}
+        guesses: dict[int, tuple[str, ...]] = {}
         for path in config.train if wanted else ():
             for block in read_private(Path(path), wanted, config.group):
                 guesses |= {len(groups) + place: found for place, found in block.guesses.items()}
@@ -104,11 +104,18 @@ class Job:
                     persons += block.columns[config.person].identities().tolist()
         known = set(groups) - {None}
         for place, found in guesses.items():
-            groups[place] = next((one for one in map(text, found) if one in known), None)
+            names = [name for name in map(text, found) if name in known or not self.can_be_moved]
+            groups[place] = names[0] if names else None
         if len(config.train) > 1:
-            names = party_names(config.train)
-            groups = [name for name, one in zip(names, self.peeks, strict=True) for _ in range(one.rows)]
+            homes = party_names(config.train)
+            groups = [home for home, one in zip(homes, self.peeks, strict=True) for _ in range(one.rows)]
         return _objects(groups) if groups else None, _objects(persons) if persons else None
+
+    @property
+    def can_be_moved(self) -> bool:
+        """Whether cells of a line could move it to another party: in a text file where that is not first or last."""
+        group, only = self.config.group, self.peeks[0].columns
+        return group is not None and is_text(Path(self.config.train[0])) and group not in (only[0], only[-1])
 
     def parties(self) -> Parties:
         """Return the private rows, encoded by the public file's schema block by block as they are read."""

@@ -14,6 +14,7 @@ from typing import IO
 
 LONGEST_LINE = 2**20
 BLOCK_BYTES = 2**23
+_END = 2**12
 
 
 @dataclass(frozen=True)
@@ -39,15 +40,30 @@ class Layout:
             found if len(found) == len(self.names) else f"{len(found)} cell(s), not {len(self.names)} as in the header"
         )
 
-    def guesses(self, line: bytes, name: str) -> tuple[str, str]:
-        """Return what stands in the place of a column in a bad record: counted from the left, and from the right.
+    def guesses(self, line: bytes, name: str) -> tuple[str, ...]:
+        """Return what may be the cell of a column in a bad record, the likeliest first.
 
-        Quotes are not read. Empty where there is nothing in that place.
+        In the first column it is what comes first, in the last what comes last: whatever else is in the line cannot
+        move it. In between it is counted from the nearer end, then from the other one.
         """
-        cells = line[:LONGEST_LINE].decode("utf-8", errors="replace").split(self.separator)
-        left = self.names.index(name)
-        right = len(cells) - (len(self.names) - left)
-        return tuple(cells[place].strip(' "\r') if 0 <= place < len(cells) else "" for place in (left, right))  # type: ignore[return-value]
+        text = line.decode("utf-8", errors="replace").removesuffix("\r")
+        place, last = self.names.index(name), len(self.names) - 1
+        if place == 0:
+            return (_first(text, self.separator),)
+        if place == last:
+            return (_first(text[::-1], self.separator)[::-1],)
+        cells = [cell.strip(' "') for cell in text.split(self.separator)]
+        ends = (place, len(cells) - 1 - (last - place))
+        found = [cells[at] for at in (ends if place <= last / 2 else ends[::-1]) if 0 <= at < len(cells)]
+        return tuple(found)
+
+
+def _first(text: str, separator: str) -> str:
+    """The first cell of a line, quoted or not; of a line from right to left, its last."""
+    text = text.strip()
+    if text.startswith('"') and f'"{separator}' in text[1:]:
+        return text[1 : text.index(f'"{separator}', 1)]
+    return text.split(separator)[0].strip(' "')
 
 
 def split_cells(line: str, separator: str) -> list[str]:
@@ -61,13 +77,15 @@ def split_cells(line: str, separator: str) -> list[str]:
 def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
     """Yield the lines of what is left of a file, in blocks of about `size` bytes.
 
-    Of a line that is too long only the beginning is kept, still too long for a record.
+    Of a line that is too long for a record, and for a block, only the beginning and the end are kept.
     """
     rest = b""
     while chunk := file.read(size):
         lines = chunk.split(b"\n")
         lines[0] = rest + lines[0]
-        rest = lines.pop()[: LONGEST_LINE + 1]
+        rest = lines.pop()
+        if len(rest) > LONGEST_LINE + _END:
+            rest = rest[:LONGEST_LINE] + rest[-_END:]
         if lines:
             yield lines
     if rest:

@@ -1,0 +1,67 @@
+"""A row's gradient has the same bits wherever it stands, alone or among any others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from dpvalue.models import Linear, Model, build_model, projected
+from dpvalue.models.lone import lone_gradients, lone_inputs
+from dpvalue.privacy.mechanism import clip_rows, normalise_rows
+
+CPU = torch.device("cpu")
+
+
+def linear(features: int, outputs: int, dtype: torch.dtype) -> Model:
+    return Linear(features, outputs, "classification" if outputs > 1 else "regression", dtype, CPU)
+
+
+def along(features: int, outputs: int, dtype: torch.dtype) -> Model:
+    model = Linear(features, outputs, "classification" if outputs > 1 else "regression", dtype, CPU)
+    basis = torch.linalg.qr(torch.randn(model.size, 3, dtype=dtype))[0].T
+    return projected(model, torch.randn(model.size, dtype=dtype), basis)
+
+
+def network(features: int, outputs: int, dtype: torch.dtype) -> Model:
+    def factory() -> nn.Module:
+        return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, outputs))
+
+    task = "classification" if outputs > 1 else "regression"
+    return build_model(factory, task, torch.zeros(features, dtype=dtype), outputs, dtype, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("make", [linear, along, network])
+@pytest.mark.parametrize(("features", "outputs"), [(1, 1), (4, 2), (30, 3), (54, 7), (257, 10)])
+def test_bits_do_not_depend_on_the_place(
+    make: Callable[..., Model], features: int, outputs: int, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(features)
+    model = make(features, outputs, dtype)
+    rows = 12 if make is network else 67
+    x, y = torch.randn(rows, features, dtype=dtype), torch.arange(rows) % max(outputs, 2)
+    y = y if outputs > 1 else y.to(dtype)
+    theta = torch.randn(rows, model.size, dtype=dtype)
+
+    def found(some: torch.Tensor) -> torch.Tensor:
+        gradients = lone_gradients(model, theta[some], lone_inputs(model, x[some]), model.targets(y[some]))
+        clipped = [rule(gradients[:, None], 0.7)[:, 0] for rule in (clip_rows, normalise_rows)]
+        return torch.cat([gradients, *clipped], dim=1)
+
+    alone = torch.cat([found(torch.tensor([row])) for row in range(rows)])
+    for some in (torch.arange(rows), torch.randperm(rows), torch.randperm(rows)[: rows // 2], torch.arange(3)):
+        assert torch.equal(found(some), alone[some])
+    # And they are the gradients.
+    expected = model.record_gradients(theta, model.inputs(x)[:, None], model.targets(y)[:, None])[:, 0]
+    torch.testing.assert_close(alone[:, : model.size], expected, rtol=1e-3, atol=1e-4)
+
+
+def test_a_matrix_product_is_not_like_that() -> None:
+    """Why this module is there: if this ever fails, products have become what we need."""
+    torch.manual_seed(0)
+    x, weights = torch.randn(300, 54), torch.randn(54, 7)
+    alone = torch.cat([row[None] @ weights for row in x])
+    assert not torch.equal(alone, x @ weights)
