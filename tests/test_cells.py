@@ -105,8 +105,8 @@ STORED: dict[str, Callable[[list[Any]], Column]] = {
 @pytest.mark.parametrize("odd", [None, nan, 3, 2.5, True, "maybe", "", "2", 10**18, 2**70])
 def test_no_cell_changes_what_others_are(how: str, others: list[Any], odd: Any) -> None:
     """Types are inferred by pandas and polars over a whole column; what its cells say does not change with them."""
-    if how == "polars" and any(isinstance(one, int) for one in (odd, *others)) and odd == 2**70:
-        pytest.skip("polars itself makes floats of whole numbers beyond 64 bits")
+    if how == "polars" and odd == 2**70 and others[0] != 1:
+        pytest.skip("polars itself makes something else of whole numbers beyond 64 bits")
     try:
         alone, beside = STORED[how](others), STORED[how]([*others, odd])
     except (TypeError, OverflowError):

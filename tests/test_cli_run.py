@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pty
@@ -258,6 +259,25 @@ def test_bad_rows_stop_no_run_and_are_told_to_their_holder_alone(folder: Path) -
             shown = done.stdout[: done.stdout.index("shapley values")]
             seen.add((re.sub("time: .*", "", shown), done.stderr))
     assert len(seen) == 1
+
+
+@pytest.mark.slow
+def test_any_split_of_graded_wines_works_without_a_flag(tmp_path: Path) -> None:
+    """Grades 3 to 8, the outer ones rare: most public sets lack some. No run stops, and no words change for it."""
+    generator = np.random.default_rng(0)
+    grades = np.array([3] * 3 + [4] * 8 + [5] * 60 + [6] * 60 + [7] * 20 + [8] * 4)
+    wines = pd.DataFrame({"fixed acidity": generator.normal(grades, 2).round(1), "pH": generator.normal(3, 0.2, 155)})
+    wines["quality"] = grades
+    for public in (8, 20, 60):
+        order = generator.permutation(155)
+        rows = wines.iloc[order[:public]], wines.iloc[order[public:]]
+        for name, some in zip(("public.csv", "private.csv"), rows, strict=True):
+            some.to_csv(tmp_path / name, sep=";", index=False, quoting=csv.QUOTE_NONNUMERIC)
+        done = dpvalue(
+            "run", "private.csv", "--test", "public.csv", "--target", "quality", "--yes", "--overwrite", cwd=tmp_path
+        )
+        assert (done.returncode, done.stderr) == (0, ""), public
+        assert len(pd.read_csv(tmp_path / "results" / "values.csv")) == 155 - public
 
 
 @pytest.mark.slow

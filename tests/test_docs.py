@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -49,3 +50,30 @@ def test_the_ceilings_of_the_budget_guide() -> None:
         cells = table[name].split("|")[2:-1]
         for epsilon, cell in zip(epsilons, cells, strict=True):
             assert float(cell) == pytest.approx(rule(epsilon), abs=0.6 * 10.0 ** -len(cell.strip().split(".")[1]))
+
+
+def _steps(page: str) -> list[str]:
+    """The paragraphs of the proof that name code and tests."""
+    return [part for part in re.split(r"\n\n(?=\*\*|## )", page) if "Code:" in part or "Tests:" in part]
+
+
+def test_every_name_of_the_proof_is_there() -> None:
+    page = (DOCS / "privacy-proof.md").read_text()
+    names = set(re.findall(r"`(dpvalue\.[\w.]+)`", page))
+    tests = set(re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", page))
+    assert len(names) > 50
+    assert len(tests) > 50
+    for name in names:
+        pkgutil.resolve_name(name)  # raises for what is not there
+    for file, test in tests:
+        source = (DOCS.parent / file).read_text()
+        assert not test or re.search(rf"^def {test}\(", source, re.MULTILINE), f"{file}::{test}"
+
+
+def test_every_step_of_the_proof_names_code_and_a_test() -> None:
+    steps = _steps((DOCS / "privacy-proof.md").read_text())
+    assert len(steps) >= 17
+    for step in steps:
+        code, _, tests = step.partition("Tests:")
+        assert "`dpvalue." in code, step[:80]
+        assert "`tests/" in tests, step[:80]

@@ -270,3 +270,43 @@ def test_frames_with_texts_from_python(kind: str) -> None:
         dpv.value(*data, **{**settings, "preprocess": "rows"})
     with pytest.raises(dpv.DpvalueError, match="preprocess='columns' is for frames"):
         dpv.value((np.zeros((4, 1)), [0, 1, 0, 1]), (np.zeros((4, 1)), [0, 1, 0, 1]), preprocess="columns")
+
+
+def job_of(folder: Path, **options: Any) -> Any:
+    return open_job(make_config({"test": str(folder / "public.csv"), "target": "label", **options}))
+
+
+def test_one_blank_cell_leaves_everybody_else_alone(tmp_path: Path) -> None:
+    """Grades are whole numbers in the private file and categories in the public one: "2" must not become "2.0"."""
+    generator = np.random.default_rng(0)
+    public = pd.DataFrame({"grade": ["1", "2", "3", "none"] * 10, "label": [0, 1] * 20})
+    public.to_csv(tmp_path / "public.csv", index=False)
+    private = pd.DataFrame({"grade": generator.integers(1, 4, 200), "label": generator.integers(2, size=200)})
+    encoded = []
+    for blank in (False, True):
+        cells = private.astype(object)
+        if blank:
+            cells.loc[7, "grade"] = None
+        cells.to_csv(tmp_path / "train.csv", index=False)
+        encoded.append(job_of(tmp_path, train=[str(tmp_path / "train.csv")]).parties().X.numbers)
+    moved = (encoded[0] != encoded[1]).any(axis=1)
+    assert np.flatnonzero(moved).tolist() == [7]
+    assert encoded[0].sum() == 200  # and the grades are categories, each of them known
+
+
+def test_patients_are_the_same_persons_in_every_file(tmp_path: Path) -> None:
+    """One file holds a text among its ids: the others' "007", 7 and 7.0 are the same person all the same."""
+    pd.DataFrame({"a": range(20), "label": [0, 1] * 10}).to_csv(tmp_path / "public.csv", index=False)
+    frame = pd.DataFrame({"a": range(29), "label": [0, 1] * 14 + [0]})
+    frame.assign(who=[f"{number:03d}" for number in range(29)]).to_csv(tmp_path / "padded.csv", index=False)
+    frame.assign(who=[float(number) for number in range(29)]).to_csv(tmp_path / "floats.csv", index=False)
+    frame.assign(who=range(29)).to_parquet(tmp_path / "whole.parquet")
+    frame.assign(who=[str(number) for number in range(28)] + ["walk-in"]).to_csv(tmp_path / "texts.csv", index=False)
+    files = [str(tmp_path / name) for name in ("padded.csv", "floats.csv", "whole.parquet", "texts.csv")]
+    parties = job_of(tmp_path, train=files, person="who", unit="person", parties_per_person=4).parties()
+    person = parties.person_of_row.reshape(4, 29)
+    assert (person[0] == person[1]).all()
+    assert (person[0] == person[2]).all()
+    assert (person[0][:28] == person[3][:28]).all()
+    assert person[3][28] not in person[0]
+    assert parties.units("person").tolist() == [29, 29, 29, 29]

@@ -11,6 +11,7 @@ from dpvalue.parties import Parties
 from dpvalue.plan import plan
 from dpvalue.plan_page import Plan
 from dpvalue.privacy import Guarantee, Ledger, Privacy
+from dpvalue.problems import Problem
 from dpvalue.projection import Projection
 from dpvalue.result import Result
 from dpvalue.schedule import Schedule
@@ -22,6 +23,7 @@ from dpvalue.valuation import release, value
 __version__ = "0.1.0"
 __all__ = [
     "Audit", "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties", "Plan",
-    "Privacy", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit", "baselines", "detection",
-    "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue", "tasks", "value",
+    "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit", "baselines",
+    "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
+    "tasks", "value",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +53,7 @@ def public_loss(
     privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
     noise: str = "secure",
     preprocess: Any = None,
+    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
@@ -78,6 +80,7 @@ def public_loss(
         learning_rate="auto",
         noise=noise,
         preprocess=preprocess,
+        classes=None if classes is None else tuple(classes),
         engine=engine,
         seed=seed,
         ledger=ledger,

@@ -174,7 +174,7 @@ def of_pandas(series: Any) -> Column:
 
 def of_polars(series: Any) -> Column:
     """Return a series of polars."""
-    if series.dtype.is_integer() or series.dtype.is_float():
+    if (series.dtype.is_integer() and "128" not in str(series.dtype)) or series.dtype.is_float():
         missing = series.is_null().to_numpy()
         return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
     # Python's own dates end with the year 9999, so that one cell could stop the conversion of all.

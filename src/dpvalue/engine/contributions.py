@@ -42,7 +42,7 @@ class Contributions:
         self.read_std = mechanism.scale.gain * mechanism.noise_std(self.units.cpu())
         width = int(self.units.max())
         gradients = width if mechanism.per_unit else 1
-        numbers = model.inputs(rows.x[:1]).numel()
+        numbers = model.inputs(rows.x.new_zeros(1, *rows.x.shape[1:])).numel()
         self.numbers = 4 * gradients * model.numbers + width * (4 * model.numbers_per_row() + numbers)
         self._batch = engine.piece(self.numbers, least=64)
         self.factored: FactoredRows | None = None

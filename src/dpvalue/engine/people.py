@@ -23,7 +23,7 @@ class People:
     def __init__(self, model: Model, rows: PersonRows, engine: Local) -> None:
         self._model, self._rows = model, rows
         self._slots = max(1, int(rows.units.max()))
-        self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x[0:1].numel(), least=1)
+        self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x.shape[1:].numel(), least=1)
         self._x = torch.cat([lone_inputs(model, some) for some in rows.x.split(self._piece)])
         self._y = model.targets(rows.y)
         self._starts = torch.searchsorted(rows.party, torch.arange(rows.n + 1, device=rows.party.device))
