@@ -14,8 +14,8 @@ import dpvalue as dpv
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.factored import add_outer
 from dpvalue.models import Linear, Network
-from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import Mechanism, Scale, clip_rows, mechanism, normalise_rows
+from dpvalue.rows import party_rows
 
 from .data import classification
 

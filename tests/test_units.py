@@ -172,7 +172,7 @@ def test_a_guarantee_counts_every_party_of_a_person(law: str) -> None:
 
 def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     """A bad record, a person with bad records only and an empty party: nothing, and not minus the centre."""
-    from dpvalue.parties import PartyRows, PersonRows, party_rows, person_rows
+    from dpvalue.rows import PartyRows, PersonRows, party_rows, person_rows
 
     model = Linear(1, 2, "classification", torch.float64, CPU)
     x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from dpvalue.choice import choose
 from dpvalue.columns import Column, Columns, as_columns, is_frame
-from dpvalue.encoding import Array, Encoding, as_numbers, join_rows, label_column, take_rows
+from dpvalue.encoding import Encoding
 from dpvalue.engine.contributions import Contributions
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
 from dpvalue.parties import Parties
 from dpvalue.privacy.budget import Privacy
+from dpvalue.raw import Array, as_numbers, join_rows, label_column, take_rows
 from dpvalue.run import Opening, Run, open_setting, prepare
 from dpvalue.settings import Settings
 from dpvalue.utility import Utility

@@ -13,11 +13,11 @@ from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Model, projected
-from dpvalue.parties import party_rows
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
 from dpvalue.projection import Basis, Projection, make_basis
 from dpvalue.rehearsal import STEPS, Option, Rehearsal, prefer
+from dpvalue.rows import party_rows
 from dpvalue.schedule import Schedule
 from dpvalue.settings import Settings
 from dpvalue.tuning import PublicTuner

@@ -12,16 +12,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
-from dpvalue.cells import index_of, number, text
-from dpvalue.columns import Column, Columns, as_column, as_columns, is_frame, joined
+from dpvalue.cells import index_of, text
+from dpvalue.columns import Column, Columns, as_columns, is_frame
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
+from dpvalue.raw import (
+    Array,
+    as_numbers,
+    as_rows,
+    column_names,
+    is_numeric,
+    label_column,
+    row_count,
+    row_numbers,
+    take_rows,
+)
 
-Array = NDArray[Any]
 _TRIED = 16
 
 
@@ -93,7 +100,7 @@ class Encoding:
             return self._with_channel(as_numbers(raw, ""))
         found = np.full((len(raw), *self.shape), np.nan)
         for place, row in enumerate(raw):
-            numbers = self._with_channel(_row_numbers(row)[None])[0]
+            numbers = self._with_channel(row_numbers(row)[None])[0]
             if numbers.shape == self.shape:
                 found[place] = numbers
         return found
@@ -253,103 +260,3 @@ def _fit_row_wise(preprocess: Any, features: Any) -> tuple[Any, Any, Mapping[str
             "so one party's data would move other parties' releases"
         )
     return fitted, rows, numeric, np.array_equal(np.concatenate(alone), together, equal_nan=True)
-
-
-def take_rows(raw: Any, rows: Any) -> Any:
-    """Return some rows of an array, tensor or frame, by position."""
-    if isinstance(raw, Columns):
-        return raw.take(rows)
-    return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
-
-
-def join_rows(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several frames, after each other; for public rows."""
-    if is_frame(parts[0]):
-        return joined([as_columns(part) for part in parts])
-    return np.concatenate([as_numbers(part, "rows") for part in parts])
-
-
-def row_count(data: Any, argument: str) -> int:
-    """Return the number of rows of an array, tensor, frame, sparse matrix or list."""
-    shape = getattr(data, "shape", None)
-    if shape is not None and len(shape):
-        return int(shape[0])
-    try:
-        return len(data)
-    except TypeError:
-        raise DpvalueError(f"{argument} must have rows, got {type(data).__name__}") from None
-
-
-def column_names(raw: Any) -> tuple[str, ...] | None:
-    """Return the column names of a frame, None for anything else."""
-    return tuple(map(str, raw.columns)) if is_frame(raw) else None
-
-
-def as_rows(raw: Any) -> Any:
-    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is."""
-    if not isinstance(raw, list | tuple):
-        return raw
-    found = np.empty((len(raw), len(raw[0]) if len(raw) and hasattr(raw[0], "__len__") else 1), dtype=object)
-    for place, row in enumerate(raw):
-        found[place] = row if hasattr(row, "__len__") and len(row) == found.shape[1] else None
-    return found
-
-
-def is_numeric(raw: Any) -> bool:
-    """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
-    if isinstance(raw, Tensor) or hasattr(raw, "toarray"):
-        return True
-    return isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
-
-
-def _row_numbers(row: Any) -> Array:
-    """One row, however it is given, as numbers; NaN for what is none."""
-    if is_numeric(row):
-        return as_numbers(row, "")
-    try:
-        cells = np.asarray(row, dtype=object)
-    except ValueError:  # of several shapes
-        return np.full(1, np.nan)
-    found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
-    return np.where(np.isinf(found), np.nan, found)
-
-
-def as_numbers(raw: Any, argument: str) -> Array:
-    """Return public rows, or rows that are numbers, as an array of float64; text and objects are refused."""
-    if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
-        raw = raw.toarray()
-    if isinstance(raw, Tensor):
-        raw = raw.detach().cpu().to(torch.float64)
-    try:
-        return np.asarray(raw, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
-
-
-def label_column(raw: Any, argument: str) -> Column:
-    """Return labels or ids as a column of cells, one a row."""
-    shape = getattr(raw, "shape", None)
-    if shape is not None and len(shape) == 2 and shape[1] == 1 and not isinstance(raw, Column):
-        raw = raw.iloc[:, 0] if hasattr(raw, "iloc") else raw[:, 0]
-        shape = shape[:1]
-    if shape is not None and len(shape) != 1:
-        raise DpvalueError(f"{argument} must be one label per row, got shape {tuple(shape)}")
-    if shape is None and not hasattr(raw, "__len__"):
-        raise DpvalueError(f"{argument} must be one label per row, got {type(raw).__name__}")
-    return as_column(raw)
-
-
-def are_floats(raw: Any) -> bool:
-    """Return whether public labels are stored as floating point numbers."""
-    cells = label_column(raw, "utility labels").cells
-    if isinstance(cells, np.ndarray):
-        return cells.dtype.kind == "f"
-    return any(isinstance(cell, float) for cell in cells) and not any(isinstance(cell, str) for cell in cells)
-
-
-def refuse_rows(bad: NDArray[np.bool_], argument: str, allowed: str) -> None:
-    """Raise if any row of a public set is bad, naming the first positions."""
-    if bad.any():
-        where = np.flatnonzero(bad)
-        shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
-        raise DpvalueError(f"{argument}: {allowed}; not so at row(s) {shown} ({len(where)} of {len(bad)})")

@@ -20,7 +20,6 @@ import numpy as np
 
 from dpvalue.choice import choose
 from dpvalue.detection import auc
-from dpvalue.encoding import as_numbers, label_column
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.models import ModelFactory
@@ -29,6 +28,7 @@ from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Report, reporting, silent
 from dpvalue.projection import Projection
+from dpvalue.raw import as_numbers, label_column
 from dpvalue.run import Opening, open_setting
 from dpvalue.schedule import Schedule, as_schedule
 from dpvalue.semivalues import Floats, Semivalue, semivalues

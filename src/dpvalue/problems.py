@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpvalue.columns import as_columns, is_frame
-from dpvalue.encoding import Encoding, label_column
+from dpvalue.encoding import Encoding
 from dpvalue.models import CLASSIFICATION
+from dpvalue.raw import label_column
 
 
 @dataclass(frozen=True)

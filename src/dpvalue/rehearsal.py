@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from dpvalue.detection import expected_auc
-from dpvalue.encoding import Array
 from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
-from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.projection import Basis, Projection, make_basis, mean_gradient, path_basis
+from dpvalue.raw import Array
+from dpvalue.rows import party_rows
 from dpvalue.semivalues import Floats
 from dpvalue.streams import Purpose, stream
 from dpvalue.training import train

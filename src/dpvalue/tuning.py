@@ -17,8 +17,8 @@ from dpvalue.engine.contributions import Contributions
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.models import Model
-from dpvalue.parties import PartyRows, party_rows
 from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.rows import PartyRows, party_rows
 from dpvalue.streams import Purpose, stream
 from dpvalue.utility import PublicSet
 

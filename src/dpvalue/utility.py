@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from dpvalue.columns import as_columns, is_frame
-from dpvalue.encoding import Encoding, are_floats, fit_encoding, label_column, refuse_rows, row_count
+from dpvalue.encoding import Encoding, fit_encoding
 from dpvalue.errors import DpvalueError, require_number
 from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
 from dpvalue.parties import features_and_labels
+from dpvalue.raw import are_floats, label_column, refuse_rows, row_count
 
 Metric = str | Callable[[nn.Module], float]
 METRICS = ("loss", "accuracy", "mse")

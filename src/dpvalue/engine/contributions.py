@@ -12,9 +12,9 @@ from dpvalue.engine.factored import FactoredRows
 from dpvalue.engine.local import Local
 from dpvalue.engine.people import People
 from dpvalue.models import Linear, Model
-from dpvalue.parties import PartyRows, PersonRows
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.rows import PartyRows, PersonRows
 
 Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.models import Linear
-from dpvalue.parties import PartyRows
 from dpvalue.privacy.mechanism import Mechanism, clip_bound, divide_clipped
+from dpvalue.rows import PartyRows
 
 
 @dataclass(frozen=True)

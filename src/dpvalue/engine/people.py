@@ -14,7 +14,7 @@ from torch import Tensor
 from dpvalue.engine.local import Local
 from dpvalue.models import Model
 from dpvalue.models.lone import lone_gradients, lone_inputs
-from dpvalue.parties import PersonRows
+from dpvalue.rows import PersonRows
 
 
 class People:

@@ -23,8 +23,8 @@ from dpvalue.experiments.pages import band, markdown, mean_and_error, plotted, s
 from dpvalue.experiments.problem import Problem, make_problem
 from dpvalue.experiments.trials import Experiment, Scale, Trial
 from dpvalue.models import build_model
-from dpvalue.parties import party_rows
 from dpvalue.privacy.mechanism import mechanism
+from dpvalue.rows import party_rows
 from dpvalue.streams import Purpose, permutations
 from dpvalue.training import train
 

@@ -15,8 +15,9 @@ import torch
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import build_model
-from dpvalue.parties import PartyRows, as_parties
+from dpvalue.parties import as_parties
 from dpvalue.result import Result
+from dpvalue.rows import PartyRows
 from dpvalue.semivalues import Floats
 from dpvalue.streams import Purpose, require_seed, stream
 from dpvalue.training import train
