@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, OrdinalEncoder
+from sklearn.preprocessing import FunctionTransformer, KBinsDiscretizer, OneHotEncoder, OrdinalEncoder, StandardScaler
 
 import dpvalue as dpv
 
@@ -128,6 +128,19 @@ def test_what_a_transformer_says_of_private_rows_is_withheld(preprocess: Any) ->
     problems = dpv.Parties(*train).problems(test, preprocess=preprocess)
     assert 3 in [problem.row for problem in problems]
     assert "987654" not in str(problems)
+
+
+@pytest.mark.parametrize("first", [[1.0], "four", None, [1.0, 2.0, 3.0, "a"], [1.0, 2.0, [3.0], 4.0]])
+def test_lists_are_read_row_by_row(first: Any) -> None:
+    """Whatever the first row is, the others are what they were; with a transformer and without."""
+    rows, test = GOOD[0].tolist(), (TEST[0].tolist(), TEST[1])
+    for preprocess in (None, StandardScaler()):
+        encoding = dpv.Utility(*test).encoding("logistic", preprocess)
+        before, after = (encoding.features(one, "rows") for one in (rows, [first, *rows[1:]]))
+        np.testing.assert_array_equal(before[1:], after[1:])
+        assert np.isfinite(before).all()
+        assert np.isnan(after[0]).any()
+        call((([first, *rows[1:]]), GOOD[1]), test, preprocess=preprocess)
 
 
 def test_a_warning_of_a_transformer_about_private_rows_is_withheld() -> None:

@@ -50,6 +50,7 @@ class Encoding:
     `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
     cannot hold it, has been loaded without it. `numeric` tells which columns of a frame a transformer gets as numbers,
     and `together` whether it gave public rows the same bits together as alone: if not, every row is transformed alone.
+    `width` is the length of a public row that came as a list.
     """
 
     task: str
@@ -60,6 +61,7 @@ class Encoding:
     preprocess: Any = None
     numeric: Mapping[str, bool] | None = None
     together: bool = True
+    width: int | None = None
 
     @property
     def outputs(self) -> int:
@@ -129,7 +131,7 @@ class Encoding:
         from dpvalue.tabular.schema import Schema
 
         if not is_frame(raw) or isinstance(self.preprocess, Schema):
-            return as_columns(raw) if is_frame(raw) else as_rows(raw)
+            return as_columns(raw) if is_frame(raw) else as_rows(raw, self.width)
         table = as_columns(raw)
         return table.to_pandas(self.numeric or table.is_numeric())
 
@@ -187,7 +189,8 @@ def fit_encoding(
         known = _classes(y, classes)
     elif classes is not None:
         raise DpvalueError("classes must not be given for regression: its labels are numbers")
-    return Encoding(task, known, shape, column_names(features), fitted is not None, fitted, numeric, together)
+    width = len(features[0]) if isinstance(features, list | tuple) and hasattr(features[0], "__len__") else None
+    return Encoding(task, known, shape, column_names(features), fitted is not None, fitted, numeric, together, width)
 
 
 def _classes(y: Column, given: Any) -> tuple[Any, ...]:

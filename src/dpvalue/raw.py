@@ -46,13 +46,18 @@ def column_names(raw: Any) -> tuple[str, ...] | None:
     return tuple(map(str, raw.columns)) if is_frame(raw) else None
 
 
-def as_rows(raw: Any) -> Any:
-    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is."""
+def as_rows(raw: Any, width: int | None = None) -> Any:
+    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is.
+
+    A row that is not of this (public) width, by default that of the first, is empty.
+    """
     if not isinstance(raw, list | tuple):
         return raw
-    found = np.empty((len(raw), len(raw[0]) if len(raw) and hasattr(raw[0], "__len__") else 1), dtype=object)
+    width = width or (len(raw[0]) if len(raw) and hasattr(raw[0], "__len__") else 1)
+    found = np.empty((len(raw), width), dtype=object)
     for place, row in enumerate(raw):
-        found[place] = row if hasattr(row, "__len__") and len(row) == found.shape[1] else None
+        if hasattr(row, "__len__") and len(row) == width:
+            found[place] = row
     return found
 
 
