@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpvalue.engine.people import add_by_turns, add_in_order
 from dpvalue.models import Linear, Model, build_model, projected
 from dpvalue.models.lone import lone_gradients, lone_inputs
 from dpvalue.privacy.mechanism import clip_rows, normalise_rows
@@ -65,3 +66,17 @@ def test_a_matrix_product_is_not_like_that() -> None:
     x, weights = torch.randn(300, 54), torch.randn(54, 7)
     alone = torch.cat([row[None] @ weights for row in x])
     assert not torch.equal(alone, x @ weights)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 50])
+def test_adding_by_turns_is_adding_one_after_the_other(rows: int) -> None:
+    torch.manual_seed(rows)
+    index, values = torch.randint(7, (rows,)), torch.randn(rows, 3)
+    expected = torch.randn(7, 3)
+    found, plain = expected.clone(), expected.clone()
+    for place, row in zip(index, values, strict=True):
+        expected[place] += row
+    add_by_turns(found, index, values)
+    add_in_order(plain, index, values)
+    assert torch.equal(found, expected)
+    assert torch.equal(plain, expected)

@@ -47,7 +47,28 @@ class People:
             share = self._rows.share[some].unsqueeze(-1)
             finite = found.isfinite().all(-1, keepdim=True)
             person = own * self._slots + self._rows.slot[some]
-            means.index_add_(0, person, torch.where(finite, found, 0.0) * share)
-            good.index_add_(0, person, finite * share)
+            add_in_order(means, person, torch.where(finite, found, 0.0) * share)
+            add_in_order(good, person, finite * share)
         found_means: Tensor = torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), self._slots))
         return found_means
+
+
+def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Add rows to those of `to` that the index names, in place, one after the other.
+
+    On a CPU that is what `index_add_` does; on a GPU it adds in any order where an index repeats.
+    """
+    if to.is_cuda:
+        add_by_turns(to, index, rows)
+    else:
+        to.index_add_(0, index, rows)
+
+
+def add_by_turns(to: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Do the same with the first row of each index, then with the second, and so on: no index repeats in a turn."""
+    ordered, order = index.sort(stable=True)
+    turn = torch.empty_like(index)
+    turn[order] = torch.arange(len(index), device=index.device) - torch.searchsorted(ordered, ordered)
+    for number in range(int(turn.max()) + 1 if len(turn) else 0):
+        now = (turn == number).nonzero().squeeze(-1)
+        to.index_add_(0, index[now], rows[now])
