@@ -157,19 +157,29 @@ def test_regression_persons_and_no_privacy(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
-    charged = (*BASIC, "--epsilon", "1", "--ledger", "my.ledger", "--yes")
-    first = dpvalue(*charged, "--budget", "1.5", "--out", "a", cwd=folder)
+    charged = (*BASIC, "--epsilon", "1", "--ledger", "my.ledger", "--head", "kept", "--yes")
+    none = dpvalue(*charged, "--out", "a", cwd=folder)
+    assert none.returncode == 2
+    assert none.stderr.startswith("error: there is no ledger at 'my.ledger': dpvalue ledger new")
+    new = dpvalue("ledger", "new", "my.ledger", "--epsilon", "1.5", "--name", "site-a", "--head", "kept", cwd=folder)
+    assert new.returncode == 0, new.stderr
+    assert new.stdout.startswith("my.ledger: the ledger of 'site-a', epsilon = 1.5, delta = 5e-05 per party")
+    first = dpvalue(*charged, "--out", "a", cwd=folder)
     assert first.returncode == 0, first.stderr
     assert "Charged to a ledger, which holds all runs" in first.stdout
     assert json.loads((folder / "a" / "run.json").read_text())["ledger"]["spent"] == pytest.approx(1.0, abs=1e-3)
     again = dpvalue(*charged, "--out", "b", cwd=folder)  # the same question: the same answer, for nothing
     assert again.returncode == 0, again.stderr
+    assert "returned again: other rows of the same size would get the same" in again.stdout
     one, two = (pd.read_csv(folder / name / "values.csv")["shapley"] for name in "ab")
     assert one.tolist() == two.tolist()
     over = dpvalue(*charged, "--purpose", "second", "--out", "c", cwd=folder)
     assert over.returncode == 2
-    assert over.stderr.startswith("error: the budget does not allow this release: epsilon = 0.9999 is spent")
+    assert over.stderr.startswith("error: the budget does not allow this release: epsilon = 1 is spent")
     assert not (folder / "c").exists()
+    grouped = dpvalue(*charged, "--purpose", "third", "--group", "town", "--out", "d", cwd=folder)
+    assert grouped.returncode == 2
+    assert "is for rows, and this run is on named parties" in grouped.stderr
 
 
 def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
@@ -415,6 +425,8 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
         "reproduce",
         "bench",
         "ledger",
+        "ledger new",
+        "ledger add",
         "ledger show",
         "ledger verify",
     ],

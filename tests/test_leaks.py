@@ -102,9 +102,14 @@ def value_(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any
     return dpv.value(given.pop("parties"), TEST, **given, **settings)
 
 
+def ledger_for(given: dict[str, Any], folder: Path, epsilon: float) -> dpv.Ledger:
+    budget = replace(given["privacy"], epsilon=epsilon)
+    return dpv.Ledger.create(folder / "ledger", budget, "me", parties=range(4) if budget.unit == "party" else None)
+
+
 def with_ledger(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
     given = dict(given)
-    ledger = dpv.Ledger(folder / "ledger", dpv.Privacy(9.0, 1e-4, given["privacy"].unit, parties_per_person=1))
+    ledger = ledger_for(given, folder, 9.0)
     found = dpv.value(given.pop("parties"), TEST, ledger=ledger, **given, **settings)
     entries = [replace(entry, time="", digest="") for entry in ledger.entries()]
     return found, entries, ledger.spent
@@ -172,7 +177,7 @@ def broken_metric(model: Any) -> float:
 
 
 def over_budget(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
-    ledger = dpv.Ledger(folder / "ledger", dpv.Privacy(0.1, 1e-4, given["privacy"].unit))
+    ledger = ledger_for(given, folder, 0.1)
     return failing(ledger=ledger)(given, settings, folder)
 
 
@@ -289,7 +294,7 @@ def test_saved_files_hold_no_private_data(marked: Any, tmp_path: Path) -> None:
     result = dpv.value(private, TEST, noise="fast", progress=False, preprocess=StandardScaler())
     result.save(tmp_path / "result")
     result.table.save(tmp_path / "table")
-    ledger = dpv.Ledger(tmp_path / "ledger", dpv.Privacy(1.0, 1e-4))
+    ledger = dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(1.0, 1e-4), "me")
     dpv.value(private, TEST, privacy=dpv.Privacy(1.0, 1e-4), progress=False, ledger=ledger)
     known = [row.astype(kind).tobytes() for row in private[0] for kind in (np.float64, np.float32)]
     for file in tmp_path.iterdir():

@@ -208,7 +208,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
         ({"target": None}, "target must be"),
         ({"unit": "person"}, "person must be given for unit person: the column of persons' ids"),
         ({"task": "sorting"}, "task must be one of"),
-        ({"budget": 2.0}, "budget goes with a ledger"),
+        ({"head": "kept"}, "head goes with a ledger"),
         ({"ledger": "x", "private": False}, "ledger must not be given without privacy"),
         ({"train": ["a", "b"], "group": "g"}, "group must not be given with several files"),
     ],

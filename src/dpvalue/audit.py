@@ -272,7 +272,9 @@ def _retry(run: Run) -> bool | None:
     if privacy is None or settings.noise != "secure" or privacy.accounting != "composition":
         return None
     with tempfile.TemporaryDirectory() as folder:
-        ledger = Ledger(Path(folder) / "audit.ledger", privacy)
+        parties = run.holding.parties if privacy.unit == "party" else None
+        person = run.holding.person if privacy.unit == "person" else None
+        ledger = Ledger.create(Path(folder) / "audit.ledger", privacy, "audit", parties=parties, person=person)
         charged = run.charged_to(ledger)
         first, second = (charged.release(silent)[0].rows for _ in range(2))
     return torch.equal(first, second)

@@ -84,7 +84,7 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Counts, units: Coun
         if row is not None:
             rows[canaries] = row
         quiet = canaries if row is None else canaries[:0]
-        return World(take_rows(pool.X, rows), pool.y[rows], layout.party, layout.person, quiet)
+        return World(take_rows(pool.X, rows), pool.y[rows], layout.party, layout.person, silent=quiet)
 
     every, first = np.flatnonzero(layout.canary >= 0), np.flatnonzero(layout.canary == 0)
     return Worlds(

@@ -16,7 +16,8 @@ from dpvalue.encoding import Encoding
 from dpvalue.engine.contributions import Contributions
 from dpvalue.errors import DpvalueError
 from dpvalue.estimates import FIELDS, Estimate
-from dpvalue.privacy.ledger import Charge, Ledger
+from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.ledger import Ledger
 from dpvalue.semivalues import Floats
 from dpvalue.utility import PublicSet
 

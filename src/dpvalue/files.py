@@ -32,7 +32,7 @@ from dpvalue.semivalues import Floats, Semivalue, semivalue
 from dpvalue.stored import OBJECT, parse_json
 from dpvalue.table import Table
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def save_table(table: Table, path: Path) -> None:

@@ -17,6 +17,7 @@ from dpvalue.columns import Column, Columns, as_columns, is_frame
 from dpvalue.encoding import Encoding
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.raw import Array, as_numbers, is_numeric, label_column, row_count
 from dpvalue.rows import Ints, PartyRows, PersonRows, party_rows, person_rows
 
@@ -42,12 +43,14 @@ class Parties:
         y: labels, one a row.
         groups: a label per row; rows with the same label are one party. None: every row is a party.
         persons: an id per row, for privacy per person; rows with the same id are one person's.
+        person_column: what the ids are called, for a ledger that is bound to them.
     """
 
     X: Any
     y: Any
     groups: Any = None
     persons: Any = None
+    person_column: str | None = None
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
@@ -84,6 +87,11 @@ class Parties:
     def n(self) -> int:
         """The number of parties."""
         return len(self.names)
+
+    @property
+    def holding(self) -> Holding:
+        """Whose data this is, as a ledger asks."""
+        return Holding(ROWS if self.groups is None else tuple(map(str, self.names)), self.person_column)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -230,7 +238,8 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
         named = {name: given for name, given in labels.items() if isinstance(given, str)}
         labels |= {name: take_column(data, given, name) for name, given in named.items()}
         data = data.without(*named.values())
-    return Parties(*features_and_labels(data, target, "parties"), **labels)
+    column = persons if isinstance(persons, str) else None
+    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=column)
 
 
 def counts_of(

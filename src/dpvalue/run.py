@@ -23,7 +23,8 @@ from dpvalue.errors import DpvalueError
 from dpvalue.estimates import Estimate, Estimator, Ints
 from dpvalue.models import build_model
 from dpvalue.parties import Parties
-from dpvalue.privacy.budget import warn_if_delta_is_large
+from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Report
@@ -51,6 +52,7 @@ class Run:
     contributions: Contributions
     evaluate: Evaluator
     names: tuple[str | int, ...]
+    holding: Holding
     noise: NoiseSource
     charging: Charging | None = None
     witness: Witness = nobody
@@ -114,7 +116,9 @@ class Run:
         )
 
     def charged_to(self, ledger: Ledger) -> Run:
-        """Return the run with its releases charged to a ledger, and kept there."""
+        """Return the run with its releases charged to a ledger, and kept there; raises if it is not for this data."""
+        assert self.settings.privacy is not None
+        ledger.require_for(self.holding, self.settings.privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
         public = self.evaluate.public
         return replace(self, charging=charging(ledger, self.choice, self.contributions, self.encoding, public, facts))
@@ -128,6 +132,11 @@ class Run:
         if len(some):
             add(some, self.walker.marginals(self.evaluate, table, some))
 
+    def _spent(self) -> Guarantee:
+        """The guarantee; it says when a ledger gave an old answer again."""
+        returned = {} if self.charging is None else self.charging.ledger.returned
+        return replace(self.choice.spent, returned=min(returned.values())[:10]) if returned else self.choice.spent
+
     def _table(self, rows: Tensor) -> Table:
         choice, settings = self.choice, self.settings
         weights = choice.schedule.table_weights(settings.permutations)
@@ -135,7 +144,7 @@ class Run:
             rows=rows.cpu(),
             names=self.names,
             noise_std=self.contributions.read_std.numpy() * np.linalg.norm(weights),
-            guarantee=choice.spent,
+            guarantee=self._spent(),
             initial=(self.walker.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),
             projection=choice.projection,
@@ -160,7 +169,10 @@ class Opening:
 
     def run(self, parties: Parties) -> Run:
         """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
-        settings, choice, public = self.at.settings, self.choice, self.at.public
+        settings, public = self.at.settings, self.at.public
+        of = "rows" if parties.holding.parties == ROWS else "named parties"
+        spent = replace(self.choice.spent, parties=of, person=parties.person_column)
+        choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
         privacy, engine = settings.privacy, settings.engine
         rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
@@ -173,6 +185,7 @@ class Opening:
             contributions=contributions,
             evaluate=Evaluator(public, choice.model, engine),
             names=parties.names,
+            holding=parties.holding,
             # Without privacy nothing is drawn: such a run does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),
         )

@@ -154,5 +154,8 @@ _spent = fields(
     parties_per_person=COUNT,
     simulation=FLAG,
     ledger=maybe(TEXT),
+    returned=maybe(TEXT),
+    parties=maybe(TEXT),
+    person=maybe(TEXT),
 )
 GUARANTEE: Check = _check_guarantee

@@ -1,4 +1,4 @@
-"""`dpvalue ledger show` and `dpvalue ledger verify`."""
+"""`dpvalue ledger new`, `add`, `show` and `verify`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,52 @@ ledger_app = typer.Typer(
 app.add_typer(ledger_app, name="ledger")
 
 
+@ledger_app.command("new")
+def ledger_new(
+    path: Annotated[Path, argument()],
+    epsilon: Annotated[float, option("What all runs together may spend; 1.")] = 1.0,
+    name: Annotated[str, option("Of the holder.")] = "",
+    delta: Annotated[float, option("Of Gaussian noise; 5e-5.")] = 5e-5,
+    unit: Annotated[str, option("Protect each party (default), record or person.")] = "party",
+    neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
+    party: Annotated[list[str] | None, option("A party, for unit party; else rows are.")] = None,
+    person: Annotated[str | None, option("The column of ids, for unit person.")] = None,
+    parties_per_person: Annotated[int, option("The most parties a person counts in; 1.")] = 1,
+    head: Annotated[Path | None, option("A file for its head; best on another disk.")] = None,
+) -> None:
+    """Start the ledger of one holder. A budget is started once, and by this command alone.
+
+    Example: dpvalue ledger new my.ledger --epsilon 5 --unit record --name site-a
+    """
+    from dpvalue.privacy.budget import Privacy
+    from dpvalue.privacy.ledger import Ledger
+
+    with failing_clearly():
+        budget = Privacy(epsilon, delta, unit, neighbours, parties_per_person=parties_per_person)
+        made = Ledger.create(path, budget, name, parties=party, person=person, head=head)
+        out.print(f"{path}: the ledger of {made.terms.name!r}, {budget.terms}")
+        if head is None:
+            out.print("An old copy that is put back is not noticed without its head: --head FILE keeps it elsewhere.")
+
+
+@ledger_app.command("add")
+def ledger_add(
+    path: Annotated[Path, argument()],
+    party: Annotated[list[str] | None, option("A party that holds data of nobody there.")] = None,
+    head: Annotated[Path | None, option("The file that keeps its head.")] = None,
+) -> None:
+    """Add parties to a ledger of named parties.
+
+    Example: dpvalue ledger add my.ledger --party site-b
+    """
+    from dpvalue.privacy.ledger import Ledger
+
+    with failing_clearly():
+        ledger = Ledger(path, head=head)
+        ledger.add_parties(party or [])
+        out.print(f"parties: {', '.join(ledger.parties or ())}")
+
+
 @ledger_app.command("show")
 def ledger_show(path: Annotated[Path, argument()]) -> None:
     """List all entries, what they spent together, and the head of the chain to keep elsewhere.
@@ -35,19 +81,30 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
             grid.add_column(name)
         for entry in ledger.entries():
             charge = entry.charge
-            noise = f"{charge.law} {charge.noise_scale:.3g}"
-            cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
+            cells: tuple[object, ...]
+            if charge is None:
+                cells = (entry.number, f"added: {', '.join(entry.names)}", "", "", "", "")
+            else:
+                noise = f"{charge.law} {charge.noise_scale:.3g}"
+                cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
             grid.add_row(*(one_line(str(cell)) for cell in cells), one_line(entry.time[:10]))
         out.print(grid)
+        out.print(f"ledger of {ledger.terms.name!r}" + _whom(ledger.parties, ledger.terms.person))
         out.print(f"budget: {ledger.budget.terms}")
         out.print(f"spent: epsilon = {ledger.spent:.4g}")
         out.print(f"head: {ledger.head()}")
 
 
+def _whom(parties: tuple[str, ...] | str | None, person: str | None) -> str:
+    if parties is None:
+        return "" if person is None else f", for persons by {person!r}"
+    return ", for rows as parties" if isinstance(parties, str) else f", for the parties {', '.join(parties)}"
+
+
 @ledger_app.command("verify")
 def ledger_verify(
     path: Annotated[Path, argument()],
-    head: Annotated[str | None, option("A head that was kept elsewhere.")] = None,
+    head: Annotated[str | None, option("A head that was kept elsewhere, or its file.")] = None,
 ) -> None:
     """Check the chain of digests, and that it continues a head that was kept elsewhere.
 
@@ -56,5 +113,6 @@ def ledger_verify(
     from dpvalue.privacy.ledger import Ledger
 
     with failing_clearly():
-        count = Ledger(path).verify(head)
+        kept = head if head is None or not Path(head).is_file() else Path(head).read_text(encoding="utf-8").strip()
+        count = Ledger(path).verify(kept)
     out.print(f"{count} entries, all digests right" + (", and the kept head is among them" if head else ""))

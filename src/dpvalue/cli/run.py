@@ -44,7 +44,7 @@ def run(
     truth: Annotated[Text, option("Column of 0 and 1: a known answer to compare with.")] = None,
     no_privacy: Annotated[bool, option("Protect nothing; exposes data.", "--no-privacy")] = False,
     ledger: Annotated[Text, option("Charge releases to this ledger.")] = None,
-    budget: Annotated[float | None, option("Epsilon of a new ledger, for all runs.")] = None,
+    head: Annotated[Text, option("The file that keeps the ledger's head.")] = None,
     purpose: Annotated[Text, option("Names the ledger's slots for this question.")] = None,
     seed: Annotated[int | None, option("Seed of public randomness.")] = None,
     config: Annotated[Path | None, option("A TOML file with any of these options.")] = None,
@@ -62,7 +62,7 @@ def run(
         "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "schedule": schedule,
         "permutations": permutations, "delta": delta, "neighbours": neighbours, "mechanism": mechanism, "task": task,
         "classes": None if classes is None else classes.split(","), "drop": drop, "truth": truth,
-        "private": False if no_privacy else None, "ledger": ledger, "budget": budget, "purpose": purpose, "seed": seed,
+        "private": False if no_privacy else None, "ledger": ledger, "head": head, "purpose": purpose, "seed": seed,
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.tabular.config import make_config, read_config

@@ -87,6 +87,16 @@ def gaussian_advantage(mu: float) -> float:
     return gaussian_delta(0.0, mu)
 
 
+def mu_of_pure(epsilon: float) -> float:
+    """Return the mu for which whatever is epsilon-DP is mu-GDP: the two trade-offs meet where both errors are equal.
+
+    >>> round(mu_of_pure(1.0), 3)
+    1.232
+    """
+    require_positive("epsilon", epsilon)
+    return float(-2 * torch.special.ndtri(torch.sigmoid(torch.tensor(-epsilon, dtype=torch.float64))))
+
+
 def laplace_advantage(epsilon: float, releases: int = 1) -> float:
     """Return the total variation of Laplace releases that are epsilon-DP together, `releases` of the same size.
 

@@ -102,7 +102,9 @@ class Guarantee:
     the run used the paper's accounting. `mu` is None for the Laplace mechanism, which is pure: delta is 0. `advantage`
     is the total variation between neighbours: how much better than a coin an attacker who sees every release tells them
     apart. `private` is False for a run without differential privacy; the numbers are then None. `ledger` is the budget,
-    in words, of the ledger that the run was charged to, if any.
+    in words, of the ledger that the run was charged to, if any; `returned` the day on which an answer was charged that
+    the ledger gave again. `parties` are "rows" or "named parties", and `person` is the column of ids: what else was
+    released of the same people can be added up only if both are the same.
     """
 
     private: bool
@@ -121,6 +123,9 @@ class Guarantee:
     parties_per_person: int = 1
     simulation: bool = False
     ledger: str | None = None
+    returned: str | None = None
+    parties: str | None = None
+    person: str | None = None
 
     @property
     def law(self) -> str:
@@ -173,6 +178,8 @@ class Guarantee:
         others = "This run only: other runs on the same data add to it."
         if self.ledger is not None:
             others = f"Charged to a ledger, which holds all runs on the data charged to it within {self.ledger}."
+        if self.returned is not None:
+            others += f" Charged on {self.returned}, returned again: other rows of the same size would get the same."
         sentence = (
             f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
@@ -235,13 +242,19 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     """Return the epsilon that several runs on the same data spend together at this delta.
 
     Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
-    relation that they share; Gaussian and Laplace runs may mix.
+    relation that they share, for noise levels that were fixed in advance; Gaussian and Laplace runs may mix. That named
+    parties are the same in all of them is the caller's to know.
     """
     for one in guarantees:
         if not one.private:
             raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
     if len({(one.unit, one.neighbours, one.parties_per_person) for one in guarantees}) > 1:
         raise DpvalueError("guarantees must share their unit, neighbours and parties_per_person to be added up")
+    if guarantees and guarantees[0].unit != "record" and len({(one.parties, one.person) for one in guarantees}) > 1:
+        raise DpvalueError(
+            "guarantees must be for the same parties (rows, or named ones) and ids to be added up: the rows of a party "
+            "that each released on their own spend together far more than one of them"
+        )
     spent = [
         (one.law, float(one.noise_multiplier or 0.0), int(one.releases or 0) * one.parties_per_person)
         for one in guarantees

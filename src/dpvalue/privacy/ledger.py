@@ -3,42 +3,48 @@
 A release and its charge are written in one transaction, synced to disk before the caller gets the bytes. So the ledger
 never counts less than what left; a crash before that loses a release that nobody has seen. The same request again gets
 the same bytes back, never a fresh draw of noise; a different request in the same slot is refused, and so is whatever
-would pass the budget. Entries are chained by digests: whoever has kept the head of the chain elsewhere notices a
-removed tail, an altered entry, or an old copy put back.
+would pass the budget.
 
-The filter: releases of Gaussian noise are mu-GDP together with mu^2 = sum of their mu^2, whatever was asked in between;
-with Laplace noise among them, privacy loss distributions are composed (`accounting.total_epsilon`).
+What releases cost together is decided by the filter of `dpvalue.privacy.charges`, which is sound for requests and noise
+levels that depend on earlier answers. Budgets are for one unit and one neighbouring relation. A release for a larger
+unit, or for the other relation, is charged at what it costs in the budget's terms; one for a smaller unit promises the
+budget's unit nothing: refused.
 
-The chain starts at the budget, so that a changed budget is noticed as well.
-
-Budgets are for one unit and one neighbouring relation. A release for a larger unit, or for the other relation, is
-charged at what it costs in the budget's terms; one for a smaller unit promises the budget's unit nothing: refused.
+It fails closed: whoever opens it checks every digest. They are chained from a random salt, the budget and whom it
+protects, over every entry with its bytes; a missing, empty, truncated or altered file is an error, and only `create`
+starts a budget. An old copy that is put back whole is noticed by a head file, kept on another disk; an old copy of both
+is not, nor is an owner who starts a second ledger for the same data.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
-from dpvalue.privacy import accounting
-from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
-from dpvalue.stored import build, parse_json
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import Charge, require_room, spent
+from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding
+from dpvalue.stored import build, parse_json, read_text
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _WAIT_SECONDS = 600.0
-Stored = TypeVar("Stored", "Charge", Privacy)
+_ADDED = "parties"
+Stored = TypeVar("Stored", "Charge", "Terms", Privacy)
 _SCHEMA = """
-CREATE TABLE budget (format INTEGER NOT NULL, settings TEXT NOT NULL);
+CREATE TABLE ledger (format INTEGER NOT NULL, terms TEXT NOT NULL);
 CREATE TABLE entries (
     number INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
     purpose TEXT NOT NULL,
     round INTEGER NOT NULL,
     request TEXT NOT NULL,
@@ -46,141 +52,137 @@ CREATE TABLE entries (
     time TEXT NOT NULL,
     bytes BLOB NOT NULL,
     digest TEXT NOT NULL,
-    UNIQUE (purpose, round)
+    UNIQUE (kind, purpose, round)
 );
 """
-
-
-@dataclass(frozen=True)
-class Charge:
-    """What one entry costs.
-
-    Attributes:
-        law: "gaussian" or "laplace".
-        noise_multiplier: noise scale / sensitivity.
-        releases: how many such releases the entry stands for: of a party, or of all parties that hold a person.
-        sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
-        unit: what is protected.
-        neighbours: under which relation.
-    """
-
-    law: str
-    noise_multiplier: float
-    releases: int
-    sensitivity: float
-    unit: str
-    neighbours: str
-
-    def __post_init__(self) -> None:
-        require_choice("law", self.law, accounting.LAWS)
-        require_positive("noise_multiplier", self.noise_multiplier)
-        require_count("releases", self.releases)
-        require_positive("sensitivity", self.sensitivity)
-        require_choice("unit", self.unit, UNITS)
-        require_choice("neighbours", self.neighbours, NEIGHBOURS)
-
-    @property
-    def noise_scale(self) -> float:
-        """The scale of the noise."""
-        return self.noise_multiplier * self.sensitivity
-
-    def releases_for(self, budget: Privacy) -> int:
-        """Return how many releases a unit of the budget is in: a person may be in several parties of the charge."""
-        spread = budget.parties_per_person if (self.unit, budget.unit) == ("party", "person") else 1
-        return self.releases * spread
-
-    def multiplier_for(self, unit: str, neighbours: str) -> float:
-        """Return the noise multiplier of the same release for another unit and relation.
-
-        A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C. One
-        record (or person) of a larger unit may turn its contribution into any other: a step of "replace" for the larger
-        unit.
-        """
-        sizes = {"record": 0, "person": 1, "party": 2}
-        if sizes[self.unit] < sizes[unit]:
-            raise DpvalueError(
-                f"the ledger's budget is per {unit}: a release that protects one {self.unit} promises a {unit} nothing"
-            )
-        moved = 2.0 if neighbours == "replace" or sizes[self.unit] > sizes[unit] else 1.0
-        own = 2.0 if self.neighbours == "replace" else 1.0
-        return self.noise_multiplier * own / moved
+_COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the ledger; `digest` is over it, its bytes and the digest before it."""
+    """One row of the ledger; `digest` is over it, its bytes and the digest before it. One that adds parties is free."""
 
     number: int
+    kind: str
     purpose: str
     round: int
     request: str
-    charge: Charge
+    charge: Charge | None
     time: str
     digest: str
+    names: tuple[str, ...] = ()
 
 
 class Ledger:
-    """The ledger of one owner: a SQLite file, safe for several processes at once.
+    """The ledger of one owner: a SQLite file, safe for several processes at once; made by `Ledger.create`.
 
     Formal guarantee: all bytes ever returned by `release` are together (epsilon, delta)-DP as its budget says, for
-    requests that may depend on earlier ones, if each was made with the noise of its charge.
+    requests and noise levels that may depend on earlier ones, if each was made with the noise of its charge and from
+    the data of those whom the ledger protects.
 
     Args:
-        path: the file; made if there is none, for which a budget is needed.
-        budget: the whole budget; it cannot be changed later. None: the one in the file.
+        path: the file.
         purpose: names the slots of what is released through this object; another purpose has slots of its own, under
             the same budget.
+        head: a file, best on another disk, that keeps the head of the chain: an old copy of the ledger is noticed.
     """
 
-    def __init__(self, path: str | Path, budget: Privacy | None = None, purpose: str = "value") -> None:
-        self.path, self.purpose = Path(path), purpose
+    def __init__(self, path: str | Path, purpose: str = "value", head: str | Path | None = None) -> None:
+        self.path, self.purpose, self._head_file = Path(path), purpose, None if head is None else Path(head)
+        self.returned: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
             raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
-        if budget is not None and budget.accounting != "composition":
-            raise DpvalueError("budget must have accounting='composition': a ledger counts every release")
-        if not self.path.exists() and budget is None:
-            raise DpvalueError(f"there is no ledger at {str(path)!r}: give its budget to start one")
-        if not self.path.parent.is_dir():
-            raise DpvalueError(f"the folder of the ledger does not exist: {str(self.path.parent)!r}")
-        self.budget = self._open(budget)
+        if not self.path.is_file():
+            raise DpvalueError(f"there is no ledger at {str(path)!r}: dpvalue ledger new (Ledger.create) makes one")
+        self.terms = self._terms()
+        self.verify(None if self._head_file is None else _kept(self._head_file))
 
-    def _open(self, budget: Privacy | None) -> Privacy:
-        with self._transaction() as database:
-            if not database.execute("SELECT name FROM sqlite_master WHERE name = 'entries'").fetchone():
-                if budget is None:
-                    raise DpvalueError(f"{str(self.path)!r} holds no ledger: give its budget to start one")
-                for statement in _SCHEMA.split(";"):
-                    database.execute(statement)
-                database.execute("INSERT INTO budget VALUES (?, ?)", (FORMAT_VERSION, json.dumps(asdict(budget))))
-                return budget
-            found = database.execute("SELECT format, settings FROM budget").fetchall()
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        budget: Privacy,
+        name: str,
+        *,
+        parties: Sequence[str | int] | str | None = None,
+        person: str | None = None,
+        purpose: str = "value",
+        head: str | Path | None = None,
+    ) -> Ledger:
+        """Start a ledger; the only way to. Raises if there is a file already.
+
+        Args:
+            path: the file to make, readable by its owner alone.
+            budget: the whole budget, for one unit and relation; it cannot be changed later.
+            name: of the holder.
+            parties: for unit "party", whom it protects: their names (`add_parties` adds some), or "rows".
+            person: for unit "person", the name of the column of ids.
+            purpose: as in `Ledger`.
+            head: a file to keep the head of the chain in; it must not exist either.
+        """
+        path = Path(path)
+        if parties is None and budget.unit == "party":
+            parties = ROWS
+        named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
+        terms = Terms(name, budget, named, person, secrets.token_hex(16))
+        if not path.parent.is_dir():
+            raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
+        for file in (path, *(() if head is None else (Path(head),))):
+            if file.exists():
+                raise DpvalueError(f"there is a file already at {str(file)!r}: a ledger is started once")
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        except OSError as error:
+            raise DpvalueError(f"the ledger {str(path)!r} cannot be made: {error.strerror}") from None
+        with _transaction(path) as database:
+            for statement in _SCHEMA.split(";"):
+                database.execute(statement)
+            database.execute("INSERT INTO ledger VALUES (?, ?)", (FORMAT_VERSION, json.dumps(asdict(terms))))
+        if head is not None:
+            _keep(Path(head), f"0:{_start(terms)}")
+        return cls(path, purpose, head)
+
+    @property
+    def budget(self) -> Privacy:
+        """What may be spent in all."""
+        return self.terms.budget
+
+    def _terms(self) -> Terms:
+        with _transaction(self.path) as database:
+            if not database.execute("SELECT name FROM sqlite_master WHERE name = 'ledger'").fetchone():
+                raise DpvalueError(f"{str(self.path)!r} holds no ledger: it was emptied, or is something else")
+            found = database.execute("SELECT format, terms FROM ledger").fetchall()
         if len(found) != 1:
             raise DpvalueError(f"{str(self.path)!r} is damaged: it must hold one budget, and holds {len(found)}")
-        version, settings = found[0]
+        version, stored = found[0]
         if version != FORMAT_VERSION:
             raise DpvalueError(f"{str(self.path)!r} must be a ledger of format {FORMAT_VERSION}, got {version}")
-        stored = _parsed(Privacy, settings, "its budget")
-        if budget is not None and budget != stored:
-            raise DpvalueError(f"budget must be the one that the ledger was started with, {stored}; got {budget}")
-        return stored
+        return _parsed(Terms, stored, "its budget")
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A connection of its own, for this process alone, that holds the only right to write until it is left."""
-        try:
-            database = sqlite3.connect(self.path, timeout=_WAIT_SECONDS, isolation_level=None)
-        except sqlite3.Error as error:
-            raise DpvalueError(f"the ledger {str(self.path)!r} cannot be opened: {error}") from None
-        try:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute("PRAGMA synchronous = FULL")
-            database.execute("BEGIN IMMEDIATE")
-            yield database
-            database.execute("COMMIT")
-        except sqlite3.DatabaseError as error:
-            raise DpvalueError(f"{str(self.path)!r} is not a ledger, or is damaged or locked: {error}") from None
-        finally:
-            database.close()  # what was not committed is undone
+    def require_for(self, holding: Holding, privacy: Privacy) -> None:
+        """Raise unless a run is on data of those whom the ledger protects; for public reasons only."""
+        require_holding(self.terms, self.parties, holding, privacy)
+
+    @property
+    def parties(self) -> tuple[str, ...] | str | None:
+        """Whom a ledger per party protects, with those that were added."""
+        if self.terms.parties is None or isinstance(self.terms.parties, str):
+            return self.terms.parties
+        return self.terms.parties + tuple(name for entry in self.entries() for name in entry.names)
+
+    def add_parties(self, names: Sequence[str | int]) -> None:
+        """Add parties, who must hold data of nobody that is there; written into the chain, and free."""
+        if self.parties is None or isinstance(self.parties, str):
+            raise DpvalueError("parties can be added to a ledger of named parties alone")
+        added = tuple(dict.fromkeys(map(str, names)))
+        known = [name for name in added if name in self.parties]
+        if known or not added:
+            raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")
+        with _transaction(self.path) as database:
+            entries = self._verified(database)
+            count = sum(entry.kind == _ADDED for entry in entries)
+            head = self._append(database, entries, (_ADDED, "", count, "", "null"), json.dumps(added).encode())
+        self._keep_head(head)
 
     def release(self, round_: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
         """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
@@ -190,88 +192,72 @@ class Ledger:
             request: a digest of everything that the release depends on but the private data and the noise.
             charge: what it costs.
             make: makes the release, with fresh noise; called at most once, and only if the budget allows it.
+
+        What is returned again, and when it was charged, is in `returned` by round: other rows of the same size would
+        get the same bytes.
         """
         require_count("round", round_, least=0)
-        with self._transaction() as database:
+        with _transaction(self.path) as database:
+            entries = self._verified(database)
             found = database.execute(
-                "SELECT request, bytes FROM entries WHERE purpose = ? AND round = ?", (self.purpose, round_)
+                "SELECT request, time, bytes FROM entries WHERE kind = 'release' AND purpose = ? AND round = ?",
+                (self.purpose, round_),
             ).fetchone()
             if found is not None:
-                list(_entries(database))  # nothing is served from a damaged ledger
                 if found[0] != request:
                     raise DpvalueError(
                         f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
                         "a purpose of its own, and is charged"
                     )
-                if not isinstance(found[1], bytes):
-                    raise DpvalueError(f"the ledger {str(self.path)!r} is damaged: what it kept is not bytes")
-                return found[1]
-            entries = list(_entries(database))
-            self._require_room(entries, charge)
+                self.returned[round_] = found[1]
+                stored: bytes = found[2]
+                return stored
+            require_room([entry.charge for entry in entries if entry.charge is not None], charge, self.budget)
             made = make()
-            number = len(entries) + 1
-            row = number, self.purpose, round_, request, json.dumps(asdict(charge)), datetime.now(UTC).isoformat()
-            digest = _digest(entries[-1].digest if entries else self._start, row, made)
-            database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, made, digest))
+            cells = "release", self.purpose, round_, request, json.dumps(asdict(charge))
+            head = self._append(database, entries, cells, made)
+        self._keep_head(head)
         return made  # after the commit: the disk has it
+
+    def _append(self, database: sqlite3.Connection, entries: list[Entry], cells: tuple[Any, ...], made: bytes) -> str:
+        """Write an entry; return the head of the chain with it."""
+        row = len(entries) + 1, *cells, datetime.now(UTC).isoformat()
+        digest = _digest(entries[-1].digest if entries else _start(self.terms), row, made)
+        database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, made, digest))
+        return f"{row[0]}:{digest}"
+
+    def _keep_head(self, head: str) -> None:
+        if self._head_file is not None:
+            _keep(self._head_file, head)
 
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Raise if the rounds 0, ..., rounds - 1 that are not stored yet would pass the budget: before any is made."""
         entries = self.entries()
-        stored = {entry.round for entry in entries if entry.purpose == self.purpose}
+        stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == ("release", self.purpose)}
         missing = rounds - len(stored & set(range(rounds)))
         if missing:
-            self._require_room(entries, replace(charge, releases=missing * charge.releases))
-
-    def _require_room(self, entries: list[Entry], charge: Charge) -> None:
-        before = [entry.charge for entry in entries]
-        spent, after = self._epsilon(before), self._epsilon([*before, charge])
-        if after > self.budget.epsilon * (1 + 1e-9):
-            raise BudgetExceeded(spent=spent, asked=self._epsilon([charge]), left=max(0.0, self.budget.epsilon - spent))
-
-    def _epsilon(self, charges: list[Charge]) -> float:
-        """What charges spend together, in the budget's terms."""
-        budget = self.budget
-        releases = [
-            (one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases_for(budget)) for one in charges
-        ]
-        if budget.delta == 0 and any(law == "gaussian" for law, _, _ in releases):
-            return float("inf")
-        return accounting.total_epsilon(releases, budget.delta)
+            whole = replace(charge, releases=missing * charge.releases)
+            require_room([entry.charge for entry in entries if entry.charge is not None], whole, self.budget)
 
     @property
     def spent(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
-        return self._epsilon([entry.charge for entry in self.entries()])
+        return spent([entry.charge for entry in self.entries() if entry.charge is not None], self.budget)
 
     def entries(self) -> list[Entry]:
-        """Return all entries, without their bytes."""
-        with self._transaction() as database:
-            return list(_entries(database))
+        """Return all entries, without their bytes; every digest is checked."""
+        with _transaction(self.path) as database:
+            return self._verified(database)
 
     def head(self) -> str:
         """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest."""
         entries = self.entries()
-        return f"{len(entries)}:{entries[-1].digest if entries else self._start}"
-
-    @property
-    def _start(self) -> str:
-        """Where the chain starts: the budget, so that it cannot be changed unnoticed."""
-        whole = json.dumps([FORMAT_VERSION, asdict(self.budget)])
-        return hashlib.sha256(whole.encode()).hexdigest()
+        return f"{len(entries)}:{entries[-1].digest if entries else _start(self.terms)}"
 
     def verify(self, head: str | None = None) -> int:
         """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries."""
-        previous, digests = self._start, [self._start]
-        with self._transaction() as database:
-            rows = database.execute(
-                "SELECT number, purpose, round, request, charge, time, bytes, digest FROM entries ORDER BY number"
-            ).fetchall()
-        for place, (*row, made, digest) in enumerate(rows, start=1):
-            if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
-                raise DpvalueError(f"entry {place} of the ledger {str(self.path)!r} has been altered, or is missing")
-            previous = digest
-            digests.append(digest)
+        entries = self.entries()
+        digests = [_start(self.terms), *(entry.digest for entry in entries)]
         if head is not None:
             count, _, digest = head.partition(":")
             if not count.isdigit() or len(digest) != 64:
@@ -281,25 +267,80 @@ class Ledger:
                     f"the ledger {str(self.path)!r} does not continue the kept head: entries were removed, or an old "
                     "copy was put back"
                 )
-        return len(rows)
+        return len(entries)
+
+    def _verified(self, database: sqlite3.Connection) -> list[Entry]:
+        """All entries; raises unless each has the digest that the chain gives it."""
+        found, previous = [], _start(self.terms)
+        rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
+        for place, (*row, made, digest) in enumerate(rows, start=1):
+            if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
+                raise DpvalueError(f"entry {place} of the ledger {str(self.path)!r} has been altered, or is missing")
+            number, kind, purpose, round_, request, charge, time = row
+            names = tuple(parse_json(made.decode(), f"entry {place}")) if kind == _ADDED else ()
+            cost = None if kind == _ADDED else _parsed(Charge, charge, f"entry {place}")
+            found.append(Entry(number, kind, purpose, round_, request, cost, time, digest, names))
+            previous = digest
+        return found
 
 
-def _entries(database: sqlite3.Connection) -> Iterator[Entry]:
-    rows = database.execute("SELECT number, purpose, round, request, charge, time, digest FROM entries ORDER BY number")
-    for number, purpose, round_, request, charge, time, digest in rows:
-        if not all(isinstance(text, str) for text in (purpose, request, time, digest)):  # SQLite takes any type
-            raise DpvalueError(f"the ledger is damaged: entry {number} cannot be read")
-        yield Entry(number, purpose, round_, request, _parsed(Charge, charge, f"entry {number}"), time, digest)
+@contextmanager
+def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of its own, for this process alone, that holds the only right to write until it is left.
 
-
-def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
-    """What a cell holds, as a `Charge` or a `Privacy`."""
+    No log beside the file: what was committed is in the file itself, and cannot be lost with something else.
+    """
     try:
-        return build(kind, what, parse_json(str(text), what))
-    except DpvalueError:  # not JSON, not an object, or not of its fields
-        raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        database = sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise DpvalueError(f"the ledger {str(path)!r} cannot be opened: {error}") from None
+    try:
+        database.execute("PRAGMA journal_mode = DELETE")
+        database.execute("PRAGMA synchronous = EXTRA")
+        database.execute("BEGIN IMMEDIATE")
+        yield database
+        database.execute("COMMIT")
+    except sqlite3.DatabaseError as error:
+        raise DpvalueError(f"{str(path)!r} is not a ledger, or is damaged or locked: {error}") from None
+    finally:
+        database.close()  # what was not committed is undone
+
+
+def _start(terms: Terms) -> str:
+    """Where the chain starts: what the ledger is for, so that it cannot be changed unnoticed."""
+    return hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(terms)]).encode()).hexdigest()
 
 
 def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
     content = hashlib.sha256(made).hexdigest()
     return hashlib.sha256(json.dumps([previous, *map(str, row), content]).encode()).hexdigest()
+
+
+def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
+    """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
+    try:
+        found = parse_json(str(text), what)
+        if kind is Terms and isinstance(found, dict):
+            named = found.get("parties")
+            parties = tuple(named) if isinstance(named, list) else named
+            found = {**found, "budget": build(Privacy, what, found.get("budget")), "parties": parties}
+        return build(kind, what, found)
+    except DpvalueError:  # not JSON, not an object, or not of its fields
+        raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
+
+
+def _keep(file: Path, head: str) -> None:
+    """Write a head file, whole or not at all."""
+    scratch = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        scratch.write_text(head + "\n", encoding="utf-8")
+        scratch.replace(file)
+    except OSError as error:
+        raise DpvalueError(f"the head file {str(file)!r} cannot be written: {error.strerror}") from None
+
+
+def _kept(file: Path) -> str:
+    if not file.is_file():
+        raise DpvalueError(f"there is no head file {str(file)!r}: without it an old copy of the ledger is not noticed")
+    return read_text(file).strip()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import require_shallow
@@ -42,7 +42,7 @@ class RunConfig:
     permutations: int = 1000
     seed: int = 0
     ledger: str | None = None
-    budget: float | None = None
+    head: str | None = None
     purpose: str = "value"
 
     def __post_init__(self) -> None:
@@ -53,10 +53,8 @@ class RunConfig:
             raise DpvalueError("group must not be given with several files: each file is one party")
         if self.private and self.unit == "person" and self.person is None:
             raise DpvalueError("person must be given for unit person: the column of persons' ids")
-        if self.budget is not None:
-            require_positive("budget", self.budget)
-            if self.ledger is None:
-                raise DpvalueError("budget goes with a ledger: it is what the ledger may spend in all")
+        if self.head is not None and self.ledger is None:
+            raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
         if self.ledger is not None and not self.private:
             raise DpvalueError("ledger must not be given without privacy")
         self.privacy  # noqa: B018  (raises for a bad budget)
@@ -76,15 +74,8 @@ class RunConfig:
         )
 
     def open_ledger(self) -> Ledger | None:
-        """Return the ledger that the run is charged to; one that does not exist yet is made for `budget`."""
-        if self.ledger is None:
-            return None
-        whole = None
-        if self.budget is not None:
-            assert self.privacy is not None
-            spread = self.parties_per_person
-            whole = Privacy(self.budget, self.delta, self.unit, self.neighbours, parties_per_person=spread)
-        return Ledger(self.ledger, whole, self.purpose)
+        """Return the ledger that the run is charged to."""
+        return None if self.ledger is None else Ledger(self.ledger, self.purpose, self.head)
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""

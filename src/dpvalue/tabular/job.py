@@ -129,7 +129,7 @@ class Job:
                 features[-1][block.bad] = np.nan
                 labels.append(self.labels(block.columns[target]))
         rows = EncodedRows(np.concatenate(features), self.schema)
-        return Parties(rows, np.concatenate(labels), *self.owners)
+        return Parties(rows, np.concatenate(labels), *self.owners, self.config.person)
 
     def labels(self, column: Column) -> Objects:
         """Return labels as canonical texts, or as numbers for regression."""

@@ -1,0 +1,120 @@
+r"""What releases of one owner's data cost together, whatever was asked in between: a filter.
+
+The noise of a release may be chosen after earlier answers were seen. Two sums are kept of all charges, in the terms of
+the budget (epsilon, delta), whose mu is the largest that implies it:
+
+    pure = sum of the pure epsilons, if every charge is Laplace noise; else infinite,
+    mu^2 = sum of the mu^2 of Gaussian charges, and of mu(epsilon)^2 for pure ones, mu(e) = -2 Phi^-1(1 / (1 + e^e)).
+
+A release is allowed if, with it, the first stays within the budget's epsilon or the second within the budget's mu^2.
+An epsilon-DP release is mu(epsilon)-GDP: its trade-off is two lines that meet at 1/(1 + e^epsilon), and the convex
+curve of a Gaussian lies below these chords. That stopping at such sums is sound is shown in docs/privacy-proof.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+
+from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
+from dpvalue.privacy import accounting
+from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
+
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What one entry costs.
+
+    Attributes:
+        law: "gaussian" or "laplace".
+        noise_multiplier: noise scale / sensitivity.
+        releases: how many such releases the entry stands for: of a party, or of all parties that hold a person.
+        sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
+        unit: what is protected.
+        neighbours: under which relation.
+    """
+
+    law: str
+    noise_multiplier: float
+    releases: int
+    sensitivity: float
+    unit: str
+    neighbours: str
+
+    def __post_init__(self) -> None:
+        require_choice("law", self.law, accounting.LAWS)
+        require_positive("noise_multiplier", self.noise_multiplier)
+        require_count("releases", self.releases)
+        require_positive("sensitivity", self.sensitivity)
+        require_choice("unit", self.unit, UNITS)
+        require_choice("neighbours", self.neighbours, NEIGHBOURS)
+
+    @property
+    def noise_scale(self) -> float:
+        """The scale of the noise."""
+        return self.noise_multiplier * self.sensitivity
+
+    def releases_for(self, budget: Privacy) -> int:
+        """Return how many releases a unit of the budget is in: a person may be in several parties of the charge."""
+        spread = budget.parties_per_person if (self.unit, budget.unit) == ("party", "person") else 1
+        return self.releases * spread
+
+    def multiplier_for(self, unit: str, neighbours: str) -> float:
+        """Return the noise multiplier of the same release for another unit and relation.
+
+        A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C. One
+        record (or person) of a larger unit may turn its contribution into any other: a step of "replace" for the larger
+        unit.
+        """
+        sizes = {"record": 0, "person": 1, "party": 2}
+        if sizes[self.unit] < sizes[unit]:
+            raise DpvalueError(
+                f"the ledger's budget is per {unit}: a release that protects one {self.unit} promises a {unit} nothing"
+            )
+        moved = 2.0 if neighbours == "replace" or sizes[self.unit] > sizes[unit] else 1.0
+        own = 2.0 if self.neighbours == "replace" else 1.0
+        return self.noise_multiplier * own / moved
+
+
+def spent(charges: Sequence[Charge], budget: Privacy) -> float:
+    """Return the epsilon that charges spend together at the budget's delta, in the budget's terms."""
+    if not charges:
+        return 0.0
+    by_mu = accounting.epsilon_of_mu(_mu(charges, budget), budget.delta) if budget.delta else inf
+    return min(_pure(charges, budget), by_mu)
+
+
+def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> None:
+    """Raise unless the budget allows one more charge.
+
+    Formal guarantee: releases that this allowed, one after the other, are together (epsilon, delta)-DP as the budget
+    says, also where what was asked, and with how much noise, depends on earlier answers.
+    """
+    charges = [*before, asked]
+    if _pure(charges, budget) <= budget.epsilon * _ROUNDING:
+        return
+    if budget.delta and _mu(charges, budget) <= accounting.mu_of_budget(budget.epsilon, budget.delta) * _ROUNDING:
+        return
+    used = spent(before, budget)
+    raise BudgetExceeded(spent=used, asked=spent([asked], budget), left=max(0.0, budget.epsilon - used))
+
+
+def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float, int]]:
+    """Law, noise multiplier and number of releases of each charge, in the budget's terms."""
+    return [(one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases_for(budget)) for one in charges]
+
+
+def _pure(charges: Sequence[Charge], budget: Privacy) -> float:
+    found = _terms(charges, budget)
+    return inf if any(law != "laplace" for law, _, _ in found) else sum(count / noise for _, noise, count in found)
+
+
+def _mu(charges: Sequence[Charge], budget: Privacy) -> float:
+    squares = [
+        count * (1 / noise if law == "gaussian" else accounting.mu_of_pure(1 / noise)) ** 2
+        for law, noise, count in _terms(charges, budget)
+    ]
+    return sqrt(sum(squares))
