@@ -191,3 +191,18 @@ def test_an_answer_that_is_returned_again_says_so(tmp_path: Path) -> None:
     day = ledger.entries()[0].time[:10]
     assert f"Charged on {day}, returned again: other rows of the same size would get the same." in str(again.guarantee)
     np.testing.assert_array_equal(first.values["shapley"], again.values["shapley"])
+
+
+def test_what_can_fail_for_public_reasons_fails_before_the_first_charge(tmp_path: Path) -> None:
+    train, test = classification(8)
+    budget = dpv.Privacy(1e9, 1e-5)
+    ledger = Ledger.create(tmp_path / "ledger", budget, "me")
+    huge: dict[str, Any] = {**SETTINGS, "privacy": dpv.Privacy(1e8, 1e-5, mechanism="gaussian"), "ledger": ledger}
+    for settings, message in (
+        ({"semivalues": "shaply"}, "semivalue must be one of"),
+        ({"model": "forest"}, "model must be"),
+        ({"projection": None, "clip": 1.0, "schedule": dpv.Schedule("replay", rounds=2)}, "too little for exact sums"),
+    ):
+        with pytest.raises(dpv.DpvalueError, match=message):
+            dpv.value(train, test, **{**huge, **settings})
+        assert ledger.entries() == []

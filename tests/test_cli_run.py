@@ -216,6 +216,9 @@ def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
         "no test": (["train.csv", "--target", "label"], "test must be given: --test, the public file"),
         "bad epsilon": (["train.csv", *test, "--epsilon", "-1"], "epsilon must be positive, got -1.0"),
         "bad semivalue": (["train.csv", *test, "--semivalue", "core"], "semivalue must be"),
+        "a folder in a file": (
+            ["train.csv", *test, "--epsilon", "4", "--out", "bad.toml/results"], "bad.toml/results cannot be written",
+        ),
         "foreign folder": (
             ["train.csv", *test, "--out", "notes"], "notes holds other files: name a new folder with --out",
         ),

@@ -208,12 +208,12 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
-    hollow = files._as_text({"format": 3, "header": {}, "digest": files._digest({}, {})})
+    hollow = files._as_text({"format": files.FORMAT_VERSION, "header": {}, "digest": files._digest({}, {})})
     (tmp_path / "hollow").write_bytes(safetensors.torch.save({}, {"dpvalue": hollow}))
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 4, got none", "newer": "must have dpvalue format 3, got 9",
+        "foreign": "must have dpvalue format 4, got none", "newer": "must have dpvalue format 4, got 9",
         "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: names is missing",
         "strange": "has been damaged",
     }.items():  # fmt: skip

@@ -73,6 +73,8 @@ class Run:
 
         if schedule.in_rounds:
             rounds, probes = schedule.shape(settings.permutations)
+            for count in {1, probes if rounds > 1 else 1}:
+                self.contributions.grid(count)  # raises for sums that would not be exact, before anything is charged
             deliver = _made_now
             if self.charging is not None:
                 self.charging.ledger.require_room(rounds, self.charging.charge)

@@ -66,14 +66,16 @@ def run(
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.tabular.config import make_config, read_config
-        from dpvalue.tabular.folder import require_free
+        from dpvalue.tabular.folder import require_free, require_writable
         from dpvalue.tabular.job import open_job
 
         stored = {} if config is None else read_config(config)
         options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
         require_free(out_, overwrite)
+        options.open_ledger()  # raises if it cannot be used
         job = open_job(options)
         plan = job.plan() if options.privacy is not None else None
+        require_writable(out_, 2 if plan is None else plan.parties)
         _show(job, plan)
         _confirm(yes, options.privacy is not None)
         done = run_job(job, plan, out_)

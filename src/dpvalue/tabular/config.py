@@ -11,6 +11,7 @@ from typing import Any
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
+from dpvalue.semivalues import semivalues
 from dpvalue.stored import require_shallow
 
 TASKS = ("auto", "classification", "regression")
@@ -58,6 +59,7 @@ class RunConfig:
         if self.ledger is not None and not self.private:
             raise DpvalueError("ledger must not be given without privacy")
         self.privacy  # noqa: B018  (raises for a bad budget)
+        semivalues(self.semivalue)  # raises for an unknown name, before anything is spent
 
     @property
     def privacy(self) -> Privacy | None:

@@ -36,6 +36,7 @@ from dpvalue.tabular.schema import Schema
 from dpvalue.tasks import Curve, addition_curve, removal_curve
 from dpvalue.tasks.curves import ORDERS
 
+_ROOM, _ROOM_PER_PARTY = 2**24, 2**12  # bytes
 _FILES = ("values.csv", "run.toml", "run.json", "table.safetensors", "report.html")
 
 
@@ -57,6 +58,26 @@ def require_free(folder: Path, overwrite: bool) -> None:
         raise DpvalueError(f"{folder} holds other files: name a new folder with --out")
     if not overwrite:
         raise DpvalueError(f"{folder} holds results already: name another folder, or give --overwrite")
+
+
+def require_writable(folder: Path, parties: int) -> None:
+    """Raise unless results of so many parties can be written there: tried, before anything is spent."""
+    scratch = _scratch(folder)
+    try:
+        made = [one for one in scratch.parents if not one.exists()]
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / "probe").write_bytes(b"probe")
+        free = shutil.disk_usage(scratch).free
+        shutil.rmtree(scratch)
+        for one in made:
+            one.rmdir()
+    except OSError as error:
+        raise DpvalueError(f"{folder} cannot be written: {error.strerror}") from None
+    needed = _ROOM + parties * _ROOM_PER_PARTY
+    if free < needed:
+        raise DpvalueError(
+            f"{folder} has {free / 1e6:.3g} MB of room left on its disk, and results may need {needed / 1e6:.3g}"
+        )
 
 
 def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Schema) -> dict[str, Any]:
@@ -142,9 +163,13 @@ def values_frame(result: Result) -> pd.DataFrame:
     return result.frame(noise=result.guarantee.private, draws=draws)
 
 
+def _scratch(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.part")
+
+
 def write_folder(folder: Path, facts: dict[str, Any], table: Table, values: pd.DataFrame | None = None) -> None:
     """Write all files of a run at once; without values, those from which they can be made later."""
-    scratch = folder.with_name(f".{folder.name}.part")
+    scratch = _scratch(folder)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
