@@ -21,6 +21,7 @@ import json
 import logging
 import secrets
 import shutil
+import subprocess
 import tempfile
 import time
 import warnings
@@ -56,6 +57,7 @@ COMMAND = get_command(app)
 Record = dict[str, Any]
 FEATURES = ("age", "grade", "town", "member", "day")
 SITES = ("s1", "s2", "s10")
+ODD_SITES = ('the "old" site', "a, b; c", '12"')
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class Scenario:
     separator: str = ","
     spread: int = 1
     regression: bool = False
+    sites: tuple[str, ...] = SITES
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -89,6 +92,8 @@ SCENARIOS = (
     Scenario("rows of a CSV", "csv", "party", ROWS, grouped=False, options=ALL),
     Scenario("records of a CSV, group first", "csv", options=ALL),
     Scenario("records of a CSV, group last", "csv", columns=(*ROWS, "site"), separator=";", options=ALL),
+    Scenario("records of a CSV, odd names first", "csv", sites=ODD_SITES, options=ALL),
+    Scenario("parties of a CSV, odd names last", "csv", "party", (*ROWS, "site"), sites=ODD_SITES, separator="\t", options=ALL),
     Scenario("parties of a CSV", "csv", "party", options=("--neighbours", "replace", *ALL)),
     Scenario("records of several CSV", "csv", files=3, columns=ROWS),
     Scenario("a gzipped CSV, two rounds", "csv.gz", options=("--schedule", "lagged", "--permutations", "100")),
@@ -129,7 +134,7 @@ def base_world(scenario: Scenario, seed: int) -> World:
     generator = np.random.default_rng(seed)
     files: list[list[Record | bytes]] = [[] for _ in range(scenario.files)]
     for number in range(18):
-        site = SITES[number % 3]
+        site = scenario.sites[number % 3]
         record = _plain(generator, scenario)
         record["site"] = site
         person = number // 6 * 3 + number % 3 if scenario.spread == 1 else number // 6 * 2 + number % 2
@@ -213,9 +218,14 @@ def _changed_record(record: Record | bytes, scenario: Scenario, generator: np.ra
 
 def _malformed(record: Record, scenario: Scenario, generator: np.random.Generator) -> bytes:
     """A line that is no record, in which the party still stands first or last."""
-    line = _line(record, scenario).decode("utf-8", errors="replace").encode()
+    own = _line({"site": record["site"]}, replace(scenario, columns=("site",)))
+    private = replace(scenario, columns=tuple(name for name in scenario.columns if name != "site"))
     mark = scenario.separator.encode()
-    cells = line.split(mark)
+    cells = _line(record, private).decode("utf-8", errors="replace").encode().split(mark)
+    if scenario.columns[0] == "site":
+        cells = [own, *cells]
+    elif scenario.columns[-1] == "site":
+        cells = [*cells, own]
     first = 1 if scenario.columns[0] == "site" else 0
     last = len(cells) - 1 if scenario.columns[-1] == "site" else len(cells)
     at = int(generator.integers(first, max(first + 1, last)))
@@ -494,7 +504,7 @@ def _only_one_moved(who: Tensor, one: Tensor, other: Tensor, world: World, scena
     moved = (one != other).any(-1).nonzero().tolist()
     if scenario.unit == "record":
         return all([int(who[at]), place] == _place(world, scenario, unit) for at, place in moved)
-    party = unit[1] if isinstance(unit, tuple) else sorted(SITES).index(unit)
+    party = unit[1] if isinstance(unit, tuple) else sorted(scenario.sites).index(unit)
     return all(int(who[at]) == party for (at,) in moved)
 
 
@@ -538,6 +548,11 @@ def run_changes(scenario: Scenario, changes: int, seed: int) -> dict[str, Any]:
     return {"scenario": scenario.name, "changes": changes, "seed": seed, "without effect": silent, "faults": faults}
 
 
+def _commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="Change one unit, many times over, and see whether anything else moves."
@@ -567,6 +582,7 @@ def main() -> None:
             "changes": sum(one["changes"] for one in done),
             "faults": sum(len(one["faults"]) for one in done),
             "seconds": round(seconds),
+            "commit": _commit(),
             "scenarios": done,
         }
         given.json.write_text(json.dumps(whole, indent=1) + "\n")

@@ -208,7 +208,7 @@ def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
             "the target 'label' of one-class.csv has one class only: it takes at least two",
         ),
         "non-UTF-8": (["latin.csv", *test], "latin.csv is not a text file in UTF-8"),
-        "duplicate columns": (["twice.csv", *test], "twice.csv has several columns that are called 'age'"),
+        "duplicate columns": (["twice.csv", *test], "twice.csv has several columns of one name: columns 1 and 2"),
         "test file with other columns": (
             ["fewer.csv", *test], "fewer.csv has no column 'income'",
         ),
@@ -256,7 +256,7 @@ def test_bad_rows_stop_no_run_and_are_told_to_their_holder_alone(folder: Path) -
         b"50,north,1,yes,0,1": "6 cell(s), not 5 as in the header: line 4",
         b"50,Z\xfcrich,1,yes,0": "not UTF-8: line 4",
         b"50,north\0,1,yes,0": "holds a NUL byte: line 4",
-        b"": "1 cell(s), not 5 as in the header: line 4",
+        b"": "a blank line: line 4",
     }
     seen = set()
     for number, (row, words) in enumerate(bad.items()):

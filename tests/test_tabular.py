@@ -76,7 +76,7 @@ def test_a_peek_reads_no_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     [
         (b"", "is empty"),
         (b"a,b\n", "has a header and no rows"),
-        (b"a,b,a\n1,2,3\n", "has several columns that are called 'a'"),
+        (b"a,b,a\n1,2,3\n", "has several columns of one name: columns 1 and 3"),
         (b"a,,c\n1,2,3\n", "has a column without a name"),
         (b"a,\xff\xfe\n1,2\n", "is not a text file in UTF-8"),
         (b'a,"b\n1,2\n', "is not a t"),

@@ -39,8 +39,8 @@ class World(Parties):
 
     silent: Counts = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    def _encoded(self, encoding: Encoding, dtype: torch.dtype) -> tuple[Array, Array, NDArray[np.bool_]]:
-        x, y, usable = super()._encoded(encoding, dtype)
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, NDArray[np.bool_]]:
+        x, y, usable = super()._encoded(encoding, dtype, placed)
         usable[self.silent] = False
         return x, y, usable
 

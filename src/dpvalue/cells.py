@@ -8,12 +8,16 @@ The canonical text of a cell:
 - a whole number: its digits, without leading zeros, plus sign or empty fraction: 7, 7.0, "7", "007" and "+7." are "7".
 - any other number: Python's shortest form of the nearest double: "0.50" and 0.5 are "0.5", "1e3" is "1000".
 - true and false, in any case, are "true" and "false".
-- a date or a time of ISO 8601: "2024-05-01"; "2024-05-01 10:00" is "2024-05-01T10:00:00"; at midnight the date alone.
+- a date or a time of ISO 8601: "2024-05-01"; "2024-05-01 10:00" is "2024-05-01T10:00:00"; at midnight the date alone;
+  with a zone, the time in UTC.
 - any other text: itself, in Unicode's form NFC, without white space around it. Bytes are read as UTF-8.
 
-As a *number*, a cell is a double; true and false are 1 and 0. What is missing is NaN; what is not a finite number (a
-word, a date, 1e400, infinity) is infinite. As an *identity* it is its canonical text, unless it was stored as a float
-of 2^53 or more, which may stand for many whole numbers and so for nobody.
+A text of more than 400 characters is itself. As a *number*, a cell is a double; true and false are 1 and 0. What is
+missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
+
+As an *identity* (an id, the name of a party) only whole numbers have another form than their text: 7, "7.0" and "007"
+are "7", but "1.10", "12e5" and "TRUE" stay as they are. What was stored as a float too large for whole numbers to be
+told apart (2^53, for float32 2^24) is nobody's. The name of a party is missing only if it is empty; "NA" is a name.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from math import inf, isfinite, nan
 from typing import Any
@@ -39,11 +43,12 @@ _BOOLEANS = {"true": 1.0, "false": 0.0}
 _INFINITE = ("inf", "infinity")
 _WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:\.0*)?", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
+_LARGE_FLOAT = re.compile(r"[+-]?[0-9](?:\.[0-9]+)?e\+[0-9]+", re.ASCII)  # as programs write floats from 1e16 on
+_LONGEST = 400
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2})[T ]([0-9]{2}:[0-9]{2})(?::([0-9]{2})(?:\.([0-9]+))?)?(Z|[+-][0-9]{2}:?[0-9]{2})?",
     re.ASCII,
 )
-_EXACT = 2.0**53
 _MOST_BITS = 4096
 
 
@@ -85,17 +90,32 @@ def number(cell: Any) -> float:
 
 
 def identity(cell: Any) -> str | None:
-    """Return the canonical text of an id; None if it is missing, or a float that cannot tell whole numbers apart.
+    """Return the canonical form of an id; None if it is missing, or a float that cannot tell whole numbers apart.
 
-    >>> [identity(cell) for cell in ("007", 7.0, 2**60, 2.0**60, "1.2e18", "A-7", "")]
-    ['7', '7', '1152921504606846976', None, None, 'A-7', None]
+    >>> [identity(cell) for cell in ("007", 7.0, 2**60, 2.0**60, "1.2e+18", "12e5", "A-7", "1.10", "NA")]
+    ['7', '7', '1152921504606846976', None, None, '12e5', 'A-7', '1.10', None]
     """
-    found = text(cell)
-    if found is None or _WHOLE.fullmatch(found) is None or len(found) < len("9007199254740992"):
-        return found
+    return None if is_missing(cell) else party_name(cell)
+
+
+def party_name(cell: Any) -> str | None:
+    """Return the canonical form of the name of a party; None if it is empty, or a float as for `identity`.
+
+    >>> [party_name(cell) for cell in ("007", "NA", "", None, " north ", 3)]
+    ['7', 'NA', None, None, 'north', '3']
+    """
+    exact = 2.0 ** (np.finfo(cell.dtype).nmant + 1 if isinstance(cell, np.floating) else 53)
     plain = cell if isinstance(cell, str) else _plain(cell)
-    as_float = isinstance(plain, float) or (isinstance(plain, str) and any(mark in plain for mark in ".eE"))
-    return None if as_float and abs(float(found)) >= _EXACT else found
+    if isinstance(plain, str):
+        plain = _unicode(plain.strip())
+        whole = _WHOLE.fullmatch(plain) if len(plain) <= _LONGEST else None
+        if whole is not None and ("." not in plain or abs(float(plain)) < exact):
+            return text(plain)
+        written_as_float = whole is not None or (len(plain) <= _LONGEST and _LARGE_FLOAT.fullmatch(plain) is not None)
+        return None if written_as_float else plain or None
+    if isinstance(plain, float) and abs(plain) >= exact:
+        return None
+    return text(plain)
 
 
 def is_missing(cell: Any) -> bool:
@@ -113,6 +133,8 @@ def is_infinite(cell: Any) -> bool:
     """Return whether a cell is a number that is infinite, or too large for a double; a word is not."""
     if isinstance(cell, str):
         cell = cell.strip()
+        if len(cell) > _LONGEST:
+            return False
         return number(cell) == inf and (_NUMBER.fullmatch(cell) is not None or cell.lower().lstrip("+-") in _INFINITE)
     return isinstance(_plain(cell), int | float) and number(cell) == inf
 
@@ -147,7 +169,9 @@ def index_of(names: tuple[Any, ...]) -> dict[str, int]:
 
 def _plain(cell: Any) -> str | bool | int | float | None:
     """A cell that is no text as one of Python's plain values; None for what is missing or is not a cell at all."""
-    if isinstance(cell, np.generic) and not isinstance(cell, np.datetime64):
+    if isinstance(cell, np.floating):
+        cell = float(cell)
+    elif isinstance(cell, np.generic) and not isinstance(cell, np.datetime64):
         cell = cell.item()
     if isinstance(cell, bool | int | float | str):
         return None if cell != cell else cell  # NaN
@@ -163,11 +187,11 @@ def _plain(cell: Any) -> str | bool | int | float | None:
 
 
 def _text(cell: str) -> str | None:
-    cell = cell.strip()
-    if not cell.isascii():
-        cell = unicodedata.normalize("NFC", cell)
+    cell = _unicode(cell.strip())
     if cell in MISSING:
         return None
+    if len(cell) > _LONGEST:  # no expression is tried on what may be a megabyte
+        return cell
     whole = _WHOLE.fullmatch(cell)
     if whole is not None:
         sign, digits = whole.groups()
@@ -184,10 +208,20 @@ def _number(cell: str) -> float:
     cell = cell.strip()
     if cell in MISSING:
         return nan
+    if len(cell) > _LONGEST:
+        return inf
     if _NUMBER.fullmatch(cell) is not None:
         found = float(cell)
         return found if isfinite(found) else inf
     return _BOOLEANS.get(cell.lower(), inf)
+
+
+def _unicode(cell: str) -> str:
+    """A text in form NFC; halves of surrogate pairs, which nothing can write, are replaced."""
+    if cell.isascii():
+        return cell
+    whole = cell.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return unicodedata.normalize("NFC", whole)
 
 
 def _of_double(found: float) -> str:
@@ -196,6 +230,13 @@ def _of_double(found: float) -> str:
 
 def _of_moment(day: str, clock: str, seconds: str | None, fraction: str | None, zone: str | None) -> str:
     fraction = (fraction or "").rstrip("0")
+    if zone not in (None, "Z"):
+        try:
+            moved = datetime.fromisoformat(f"{day}T{clock}:{seconds or '00'}{zone}").astimezone(UTC)
+            day, clock, seconds = f"{moved:%Y-%m-%d}", f"{moved:%H:%M}", f"{moved:%S}"
+            zone = "Z"
+        except (ValueError, OverflowError):  # no such day, or at the end of Python's years: the text stays
+            pass
     if zone is None and clock == "00:00" and (seconds or "00") == "00" and not fraction:
         return day
     return f"{day}T{clock}:{seconds or '00'}{'.' + fraction if fraction else ''}{zone or ''}"

@@ -6,6 +6,7 @@ inferred over its cells, so that what one cell becomes never depends on another 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpvalue.cells import each, identity, is_infinite, is_missing, number, text
+from dpvalue.cells import each, identity, is_infinite, is_missing, number, party_name, text
 from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
@@ -59,6 +60,16 @@ class Column:
     def identities(self) -> NDArray[Any]:
         """Return the cells as ids (objects); None where there is none."""
         return self._mapped(identity)
+
+    def party_names(self) -> NDArray[Any]:
+        """Return the cells as names of parties (objects); None where there is none."""
+        return self._mapped(party_name)
+
+    def words(self) -> NDArray[Any]:
+        """Return the cells as a transformer gets them (objects): texts as they are, others in canonical form."""
+        if not isinstance(self.cells, list):
+            return self.texts()
+        return _objects([cell if isinstance(cell, str) else text(cell) for cell in self.cells])
 
     def lacking(self) -> NDArray[np.bool_]:
         """Return which cells are missing."""
@@ -112,15 +123,29 @@ class Columns:
         """Return some rows, by position."""
         return Columns({name: column.take(rows) for name, column in self.by_name.items()})
 
+    def finite(self, name: str) -> NDArray[np.float64]:
+        """Return a column as numbers; NaN for whatever is not a finite one."""
+        found = self[name].numbers()
+        found[np.isinf(found)] = np.nan
+        return found
+
+    def unreadable(self, numeric: Mapping[str, bool]) -> NDArray[np.bool_]:
+        """Return which rows have a cell that is neither a number nor missing in a column of numbers."""
+        found = np.zeros(len(self), dtype=bool)
+        for name in self.columns:
+            if numeric[name]:
+                found |= np.isinf(self[name].numbers())
+        return found
+
     def is_numeric(self) -> dict[str, bool]:
         """Return which columns hold numbers: every cell that is not missing is one (true and false are 1 and 0)."""
         return {name: _is_numeric(column) for name, column in self.by_name.items()}
 
     def to_pandas(self, numeric: Mapping[str, bool]) -> pandas.DataFrame:
-        """Return a frame whose columns are numbers (float64; infinite where a cell is none) or canonical texts."""
+        """Return a frame whose columns are numbers (float64; NaN where a cell is none) or texts."""
         import pandas as pd
 
-        columns = {name: self[name].numbers() if numeric[name] else self[name].texts() for name in self.columns}
+        columns = {name: self.finite(name) if numeric[name] else self[name].words() for name in self.columns}
         return pd.DataFrame({name: pd.Series(cells, dtype=cells.dtype) for name, cells in columns.items()})
 
 
@@ -156,19 +181,29 @@ def as_columns(data: Any) -> Columns:
     """Return a frame of pandas or polars as columns of cells."""
     if isinstance(data, Columns):
         return data
+    if hasattr(data, "column_names") and hasattr(data, "to_batches"):  # Arrow
+        names = [str(name) for name in data.column_names]
+        _require_different(names)
+        return Columns({name: of_arrow(one) for name, one in zip(names, data.columns, strict=True)})
     names = [str(name) for name in data.columns]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise DpvalueError(f"a frame must not have several columns that are called {twice[0]!r}")
+    _require_different(names)
     if hasattr(data, "get_columns"):  # polars
         return Columns({name: of_polars(one) for name, one in zip(names, data.get_columns(), strict=True)})
     return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})
 
 
+def _require_different(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DpvalueError(f"a frame must not have several columns that are called {twice[0]!r}")
+
+
 def of_pandas(series: Any) -> Column:
     """Return a series of pandas."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
-        return Column(series.to_numpy())
+        return of_array(series.to_numpy())
+    if type(series.dtype).__name__ == "ArrowDtype":
+        return of_arrow(series.array.__arrow_array__())
     return of_cells(series.astype(object).tolist())
 
 
@@ -177,8 +212,21 @@ def of_polars(series: Any) -> Column:
     if (series.dtype.is_integer() and "128" not in str(series.dtype)) or series.dtype.is_float():
         missing = series.is_null().to_numpy()
         return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
-    # Python's own dates end with the year 9999, so that one cell could stop the conversion of all.
-    return of_cells(series.cast(str).to_list() if series.dtype.is_temporal() else series.to_list())
+    if series.dtype.is_temporal():
+        return _moments(series)
+    return of_cells([None] * len(series) if series.dtype.is_nested() else series.to_list())
+
+
+def _moments(series: Any) -> Column:
+    """Dates and times of polars as texts, by whole numbers: its own conversions end with the years of Python."""
+    missing, kind = series.is_null().to_numpy(), str(series.dtype)
+    whole = series.to_physical().cast(int).fill_null(0).to_numpy()
+    if not kind.startswith("Date"):  # times of day and durations are numbers
+        return Column(whole, missing)
+    unit = "D" if kind == "Date" else str(series.dtype.time_unit)
+    zone = "Z" if kind != "Date" and series.dtype.time_zone else ""
+    texts = whole.astype(np.int64).astype(f"datetime64[{unit}]").astype(str)
+    return of_cells([None if gone else f"{moment}{zone}" for moment, gone in zip(texts.tolist(), missing, strict=True)])
 
 
 def of_arrow(column: Any) -> Column:
@@ -188,6 +236,10 @@ def of_arrow(column: Any) -> Column:
     if types.is_integer(column.type) or (types.is_floating(column.type) and not types.is_float16(column.type)):
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
         return Column(column.fill_null(0).to_numpy(), missing)
+    if types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if types.is_nested(column.type):
+        return of_cells([None] * len(column))
     if types.is_temporal(column.type):  # Python's own dates end with the year 9999: one cell could stop all others
         column = column.cast("string")
     try:
@@ -199,8 +251,29 @@ def of_arrow(column: Any) -> Column:
 def of_array(array: NDArray[Any]) -> Column:
     """Return a flat array of NumPy."""
     if array.dtype.kind in "biuf":
-        return Column(array)
+        return Column(array.astype(np.float64) if array.dtype.itemsize > 8 else array)
+    if array.dtype.kind == "U":
+        array = _without_impossible(array)
     return of_cells(list(array) if array.dtype.kind == "M" else array.tolist())
+
+
+def _without_impossible(array: NDArray[Any]) -> NDArray[Any]:
+    """Texts in which no letter is beyond Unicode: NumPy stores any number, and Python raises for all of them."""
+    width = array.dtype.itemsize // 4
+    if not width or not len(array):
+        return array
+    letters = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), width)
+    if array.dtype.byteorder == ">":
+        letters = letters.byteswap()
+    bad = np.asarray((letters > 0x10FFFF).any(axis=1))
+    return _replaced(array, bad) if bad.any() else array
+
+
+def _replaced(array: NDArray[Any], bad: NDArray[np.bool_]) -> NDArray[Any]:
+    found = np.empty(len(array), dtype=object)
+    found[~bad] = array[~bad].tolist()
+    found[bad] = "\ufffd"
+    return found
 
 
 def of_cells(cells: list[Any]) -> Column:

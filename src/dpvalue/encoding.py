@@ -7,20 +7,20 @@ function of that row and of these; one that cannot be read becomes NaN (its labe
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpvalue.cells import index_of, text
 from dpvalue.columns import Column, Columns, as_columns, is_frame
 from dpvalue.errors import DpvalueError
+from dpvalue.fitted import Fitted, fitted_to
 from dpvalue.models import CLASSIFICATION
 from dpvalue.raw import (
     Array,
     as_numbers,
-    as_rows,
     column_names,
     is_numeric,
     label_column,
@@ -30,6 +30,7 @@ from dpvalue.raw import (
 )
 
 _TRIED = 16
+_BLOCK = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
@@ -48,9 +49,7 @@ class Encoding:
     """The numeric form of rows: the task, the classes (in order), the shape of a row, the columns of a frame.
 
     `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
-    cannot hold it, has been loaded without it. `numeric` tells which columns of a frame a transformer gets as numbers,
-    and `together` whether it gave public rows the same bits together as alone: if not, every row is transformed alone.
-    `width` is the length of a public row that came as a list.
+    cannot hold it, has been loaded without it; `fitted` what it was fitted to.
     """
 
     task: str
@@ -59,20 +58,19 @@ class Encoding:
     columns: tuple[str, ...] | None = None
     preprocessed: bool = False
     preprocess: Any = None
-    numeric: Mapping[str, bool] | None = None
-    together: bool = True
-    width: int | None = None
+    fitted: Fitted | None = None
 
     @property
     def outputs(self) -> int:
         """The number of outputs of a model: classes, or 1."""
         return len(self.classes) if self.task == CLASSIFICATION else 1
 
-    def features(self, raw: Any, argument: str) -> Array:
+    def features(self, raw: Any, argument: str, placed: bool = True) -> Array:
         """Return raw features as numbers (rows, *shape); `argument` names them in errors.
 
         Formal guarantee: row i of the result is a function of row i and of public things, and nothing is raised or
-        warned for what a row holds. A row that cannot be read is NaN.
+        warned for what a row holds. A row that cannot be read is NaN. With a transformer, "public things" are also the
+        number of rows and a row's place among them, unless `placed` is False: then every row is transformed alone.
         """
         if isinstance(raw, EncodedRows):
             if self.preprocess is None or raw.by.to_json() != self.preprocess.to_json():
@@ -86,7 +84,7 @@ class Encoding:
                 f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
                 "pass the fitted one to load(path, preprocess=...)"
             )
-        numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw)
+        numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw, argument, placed)
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
         return numbers
@@ -95,45 +93,55 @@ class Encoding:
         """Rows as numbers without a transformer."""
         if is_frame(raw):
             table = as_columns(raw)
-            found = np.stack([table[name].numbers() for name in table.columns], axis=1)
-            found[np.isinf(found)] = np.nan
-            return found
+            return np.stack([table.finite(name) for name in table.columns], axis=1)
         if is_numeric(raw):
             return self._with_channel(as_numbers(raw, ""))
-        found = np.full((len(raw), *self.shape), np.nan)
+        channel = self.shape[1:] if len(self.shape) == 3 else None
+        found = np.full((row_count(raw, ""), *self.shape), np.nan)
         for place, row in enumerate(raw):
-            numbers = self._with_channel(row_numbers(row)[None])[0]
-            if numbers.shape == self.shape:
+            numbers = row_numbers(row)
+            if numbers.shape in (self.shape, channel):  # images may come without a channel
                 found[place] = numbers
         return found
 
     def _with_channel(self, numbers: Array) -> Array:
         return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
 
-    def _transformed(self, raw: Any) -> Array:
+    def _transformed(self, raw: Any, argument: str, placed: bool) -> Array:
         """Apply the transformer. Whatever it says of the rows it says to nobody, as they may be private.
 
-        Rows that it does not take stop nobody else's: then each is transformed alone, and those come out as NaN.
+        In blocks of a fixed size, in which rows that it does not take are replaced by a public one: nobody else's
+        numbers, nor the order in which they are added up, change with them. `Schema` reads each cell alone anyway.
         """
-        rows = self._table(raw)
+        count = row_count(raw, argument)
+        if self.fitted is None:  # a loaded file's: its rows are public, and may raise
+            table = as_columns(raw).to_pandas(as_columns(raw).is_numeric()) if is_frame(raw) else raw
+            raw = as_columns(raw) if hasattr(self.preprocess, "to_json") else table
+            return self._with_channel(as_numbers(self.preprocess.transform(raw), argument))
+        if self.fitted.kind == "schema":
+            if not is_frame(raw):
+                raise DpvalueError(f"{argument} must be a frame with the columns of the public set")
+            return as_numbers(self.preprocess.transform(as_columns(raw)), argument)
+        rows, bad = self.fitted.rows(raw, argument)
+        size = _BLOCK if placed and self.fitted.kind != "objects" else 1
+        found = np.full((count, *self.shape), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if self.together:
-                found = self._try(rows, row_count(raw, ""))
-                if found is not None:
-                    return found
-            nothing = np.full((1, *self.shape), np.nan)
-            alone = [self._try(take_rows(rows, [row]), 1) for row in range(row_count(raw, ""))]
-        return np.concatenate([nothing[:0], *(nothing if one is None else one for one in alone)])
+            for first in range(0, count, size):
+                some = np.arange(first, min(first + size, count))
+                found[some] = self._block(take_rows(rows, some), bad[some])
+        return found
 
-    def _table(self, raw: Any) -> Any:
-        """A frame as a transformer gets it: numbers and canonical texts, as the public frame has them."""
-        from dpvalue.tabular.schema import Schema
-
-        if not is_frame(raw) or isinstance(self.preprocess, Schema):
-            return as_columns(raw) if is_frame(raw) else as_rows(raw, self.width)
-        table = as_columns(raw)
-        return table.to_pandas(self.numeric or table.is_numeric())
+    def _block(self, rows: Any, bad: NDArray[np.bool_]) -> Array:
+        """What the transformer makes of some rows; NaN of those that are bad, or that it does not take."""
+        assert self.fitted is not None
+        nothing = np.full((len(bad), *self.shape), np.nan)
+        found = self._try(self.fitted.filled(rows, bad), len(bad))
+        if found is None and len(bad) > 1:
+            alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
+            bad = bad | np.array([one is None for one in alone])
+            found = self._try(self.fitted.filled(rows, bad), len(bad))
+        return nothing if found is None else np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, found)
 
     def _try(self, rows: Any, count: int) -> Array | None:
         """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
@@ -174,13 +182,15 @@ def fit_encoding(
     y = label_column(labels, "utility labels")
     if isinstance(preprocess, str):
         preprocess = _by_columns(preprocess, features)
-    fitted, numeric, together = None, None, True
+    fitted, transformer = None, None
     rows: Any = features
     if preprocess is not None:
-        fitted, rows, numeric, together = _fit_row_wise(preprocess, features)
+        fitted = fitted_to(features, is_schema=hasattr(preprocess, "to_json"))
+        rows = fitted.public
+        transformer = _fit_row_wise(preprocess, rows)
     elif is_frame(features):
         rows = _numeric_frame(as_columns(features))
-    numbers = as_numbers(rows if fitted is None else fitted.transform(rows), "utility features")
+    numbers = as_numbers(rows if transformer is None else transformer.transform(rows), "utility features")
     if numbers.ndim < 2:
         raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
     shape = (1, *numbers.shape[1:]) if images and numbers.ndim == 3 else numbers.shape[1:]
@@ -189,8 +199,7 @@ def fit_encoding(
         known = _classes(y, classes)
     elif classes is not None:
         raise DpvalueError("classes must not be given for regression: its labels are numbers")
-    width = len(features[0]) if isinstance(features, list | tuple) and hasattr(features[0], "__len__") else None
-    return Encoding(task, known, shape, column_names(features), fitted is not None, fitted, numeric, together, width)
+    return Encoding(task, known, shape, column_names(features), transformer is not None, transformer, fitted)
 
 
 def _classes(y: Column, given: Any) -> tuple[Any, ...]:
@@ -232,27 +241,17 @@ def _by_columns(preprocess: str, features: Any) -> Any:
     return Schema()
 
 
-def _fit_row_wise(preprocess: Any, features: Any) -> tuple[Any, Any, Mapping[str, bool] | None, bool]:
-    """Return a clone of the transformer, fitted to the public features; refuse one that mixes rows.
+def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
+    """Return a clone of the transformer, fitted to public rows; refuse one that mixes rows.
 
-    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows. With
-    it come the rows that it was fitted to, which columns of a frame are numbers, and whether rows had the same bits
-    together as alone.
+    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows.
     """
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
     from sklearn.base import clone
 
-    from dpvalue.tabular.schema import Schema
-
-    rows, numeric = as_rows(features), None
-    if is_frame(features):
-        rows = as_columns(features)
-        if not isinstance(preprocess, Schema):
-            numeric = rows.is_numeric()
-            rows = rows.to_pandas(numeric)
     fitted = clone(preprocess).fit(rows)
-    count = row_count(features, "utility features")
+    count = row_count(rows, "utility features")
     some = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
     together = as_numbers(fitted.transform(take_rows(rows, some)), "utility features")
     alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in some]
@@ -262,4 +261,4 @@ def _fit_row_wise(preprocess: Any, features: Any) -> tuple[Any, Any, Mapping[str
             "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "
             "so one party's data would move other parties' releases"
         )
-    return fitted, rows, numeric, np.array_equal(np.concatenate(alone), together, equal_nan=True)
+    return fitted

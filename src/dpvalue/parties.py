@@ -18,7 +18,7 @@ from dpvalue.encoding import Encoding
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.holders import ROWS, Holding
-from dpvalue.raw import Array, as_numbers, is_numeric, label_column, row_count
+from dpvalue.raw import Array, as_numbers, is_numeric, label_column, row_count, row_numbers
 from dpvalue.rows import Ints, PartyRows, PersonRows, party_rows, person_rows
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Parties:
         if self.groups is None:
             rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
-        return numbered_groups(label_column(self.groups, "groups").texts())
+        return numbered_groups(label_column(self.groups, "groups").party_names())
 
     @property
     def names(self) -> tuple[str | int, ...]:
@@ -124,6 +124,8 @@ class Parties:
         units = self.units("party" if privacy is None else privacy.unit)
         if privacy is not None and privacy.unit == "person":
             self.person_of_row  # noqa: B018  (raises without ids)
+            if not units.any():
+                raise DpvalueError("persons must tell whose rows are: no party has a person with an id")
             return units, units
         return self.sizes, units
 
@@ -135,10 +137,11 @@ class Parties:
         Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public things. Where
         they stand is a function of public things (units "party" and "record").
         """
-        x, y, usable = self._encoded(encoding, dtype)
+        by_person = privacy is not None and privacy.unit == "person"
+        x, y, usable = self._encoded(encoding, dtype, placed=not by_person)
         order = np.argsort(self.party_of_row, kind="stable")
         order = order[self.party_of_row[order] >= 0]
-        if privacy is None or privacy.unit != "person":
+        if privacy is None or not by_person:
             return party_rows(x[order], y[order], self.sizes, dtype, device, usable[order])
         parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
         counted = pair[order] >= 0
@@ -179,12 +182,13 @@ class Parties:
             found += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
         return tuple(sorted(found, key=lambda problem: problem.row))
 
-    def _encoded(self, encoding: Encoding, dtype: torch.dtype) -> tuple[Array, Array, NDArray[np.bool_]]:
-        """Rows and labels as numbers, and which rows count."""
-        x = encoding.features(self.X, "parties' features")
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
+        x = encoding.features(self.X, "parties' features", placed)
         y = encoding.labels(self.y, "parties' labels")
         flat = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)  # a finite double may not stay finite
-        usable = flat.isfinite().all(1).numpy() & (np.isfinite(y) if y.dtype.kind == "f" else y >= 0)
+        known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
+        usable = flat.isfinite().all(1).numpy() & known
         return x, y, usable
 
 
@@ -267,9 +271,9 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
     if isinstance(data, torch.utils.data.Dataset):
         items = [data[i] for i in range(row_count(data, argument))]
         pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
-        if all(x is None for x, _ in pairs):
-            raise DpvalueError(f"{argument} must be a Dataset of pairs (x, y)")
-        return _stacked([x for x, _ in pairs]), [_scalar(y) for _, y in pairs]
+        # Private ones are kept as they are, to be read one by one: one of another kind must not change the others.
+        X = [x for x, _ in pairs] if argument == "parties" else np.stack([row_numbers(x) for x, _ in pairs])
+        return X, [_scalar(y) for _, y in pairs]
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DpvalueError(
@@ -277,16 +281,12 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
     )
 
 
-def _stacked(rows: list[Any]) -> Any:
-    """Rows of a Dataset as one array where all are arrays of one shape; else as they are, to be read one by one."""
-    arrays = [np.asarray(row) for row in rows if isinstance(row, Tensor | np.ndarray)]
-    one_kind = len(arrays) == len(rows) and len({array.shape for array in arrays}) == 1
-    return np.stack(arrays) if one_kind and all(array.dtype.kind in "biuf" for array in arrays) else rows
-
-
 def _scalar(label: Any) -> Any:
     """A label of a Dataset, taken out of a tensor or array of one number."""
-    label = label.numpy() if isinstance(label, Tensor) else label
+    if isinstance(label, Tensor):
+        numbers = row_numbers(label)
+        whole = not label.is_floating_point() and numbers.size == 1 and np.isfinite(numbers).all()
+        return int(numbers.item()) if whole else (numbers.item() if numbers.size == 1 else None)
     return label.item() if isinstance(label, np.ndarray) and label.size == 1 else label
 
 

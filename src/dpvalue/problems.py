@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpvalue.columns import as_columns, is_frame
 from dpvalue.encoding import Encoding
 from dpvalue.models import CLASSIFICATION
-from dpvalue.raw import label_column
+from dpvalue.raw import Array, is_sparse, label_column, row_count
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,8 @@ class Problem:
 
 def feature_problems(raw: Any, encoding: Encoding) -> list[Problem]:
     """Return the rows whose features cannot be used, with the first column that is to blame where that can be told."""
-    numbers = encoding.features(raw, "parties' features").reshape(len(raw), -1)
+    raw = as_columns(raw) if is_frame(raw) else raw
+    numbers = _single(encoding.features(raw, "parties' features")).reshape(row_count(raw, "rows"), -1)
     bad = ~np.asarray(np.isfinite(numbers).all(axis=1))
     what = "not a finite number" if encoding.preprocess is None else "cannot be read, or preprocess does not take it"
     return [Problem(int(row), _column(raw, int(row), encoding), what) for row in np.flatnonzero(bad)]
@@ -48,23 +49,31 @@ def _column(raw: Any, row: int, encoding: Encoding) -> str:
     """The first column of a row that is not a finite number where the public set has numbers."""
     if is_frame(raw):
         table = as_columns(raw).take([row])
-        numeric = encoding.numeric or dict.fromkeys(table.columns, encoding.preprocess is None)
+        numeric = encoding.fitted.numeric if encoding.fitted else dict.fromkeys(table.columns, True)
         if hasattr(encoding.preprocess, "unreadable"):
             found = [name for name, cells in encoding.preprocess.unreadable(table).items() if cells.any()]
         else:
-            found = [name for name in table.columns if numeric[name] and not np.isfinite(table[name].numbers()[0])]
+            found = [
+                name for name in table.columns if numeric[name] and not np.isfinite(_single(table[name].numbers()))[0]
+            ]
         return found[0] if found else "features"
-    if encoding.preprocess is None:
-        numbers = encoding.features(raw[row : row + 1], "parties' features").reshape(-1)
+    if encoding.preprocess is None and not is_sparse(raw):
+        numbers = _single(encoding.features(raw[row : row + 1], "parties' features")).reshape(-1)
         return f"feature {int(np.flatnonzero(~np.isfinite(numbers))[0])}"
     return "features"
+
+
+def _single(numbers: Array) -> Array:
+    """Numbers as the engine holds them by default: what is finite as a double may not be so in single precision."""
+    with np.errstate(over="ignore"):
+        return numbers.astype(np.float32)
 
 
 def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
     """Return the rows whose label is missing, or none of the public set's."""
     labels = encoding.labels(raw, "parties' labels")
     missing = label_column(raw, "parties' labels").lacking()
-    bad = labels < 0 if encoding.task == CLASSIFICATION else ~np.isfinite(labels)
+    bad = labels < 0 if encoding.task == CLASSIFICATION else ~np.isfinite(_single(labels))
     other = "not among the classes of the public set" if encoding.task == CLASSIFICATION else "not a finite number"
     return [Problem(int(row), "label", "missing" if missing[row] else other) for row in np.flatnonzero(bad)]
 

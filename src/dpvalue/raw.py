@@ -46,36 +46,55 @@ def column_names(raw: Any) -> tuple[str, ...] | None:
     return tuple(map(str, raw.columns)) if is_frame(raw) else None
 
 
-def as_rows(raw: Any, width: int | None = None) -> Any:
+def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
     """Return rows that can be taken by position: a list becomes an array of its cells, each as it is.
 
-    A row that is not of this (public) width, by default that of the first, is empty.
+    A row that is not of this (public) shape, by default that of the first, is empty.
     """
     if not isinstance(raw, list | tuple):
         return raw
-    width = width or (len(raw[0]) if len(raw) and hasattr(raw[0], "__len__") else 1)
-    found = np.empty((len(raw), width), dtype=object)
-    for place, row in enumerate(raw):
-        if hasattr(row, "__len__") and len(row) == width:
+    cells = [_cells(row) for row in raw]
+    shape = cells[0].shape if shape is None and cells else shape or ()
+    found = np.empty((len(raw), *shape), dtype=object)
+    for place, row in enumerate(cells):
+        if row.shape == shape:
             found[place] = row
     return found
 
 
+def _cells(row: Any) -> Array:
+    """One row as an array of its cells; an empty one if it has no shape."""
+    try:
+        return np.asarray(row, dtype=object)
+    except (TypeError, ValueError, RuntimeError):  # of several shapes, or a tensor that cannot be one
+        return np.empty(0, dtype=object)
+
+
+def is_sparse(raw: Any) -> bool:
+    """Return whether rows are a sparse matrix of scipy's."""
+    return hasattr(raw, "toarray") and hasattr(raw, "tocsr")
+
+
 def is_numeric(raw: Any) -> bool:
     """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
-    if isinstance(raw, Tensor) or hasattr(raw, "toarray"):
+    if isinstance(raw, Tensor):
+        return not raw.is_complex()
+    if is_sparse(raw):
         return True
     return isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
 
 
 def row_numbers(row: Any) -> Array:
     """One row, however it is given, as numbers; NaN for what is none."""
+    if isinstance(row, Tensor):
+        try:
+            row = row.detach().cpu().to_dense() if row.is_sparse else row.detach().cpu()
+            return np.full(1, np.nan) if row.is_complex() else row.to(torch.float64).numpy()
+        except (RuntimeError, TypeError, NotImplementedError):  # one without storage, or of a kind without numbers
+            return np.full(1, np.nan)
     if is_numeric(row):
         return as_numbers(row, "")
-    try:
-        cells = np.asarray(row, dtype=object)
-    except ValueError:  # of several shapes
-        return np.full(1, np.nan)
+    cells = _cells(row)
     found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
     return np.where(np.isinf(found), np.nan, found)
 

@@ -46,7 +46,7 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
     _TABLE("", header)
     numbers = prod(header["encoding"]["shape"])
     if numbers > _MOST_NUMBERS:
-        raise DpvalueError(f"encoding.shape must be of at most {_MOST_NUMBERS} numbers, got {numbers:.3g}")
+        raise DpvalueError(f"encoding.shape must be of at most {_MOST_NUMBERS} numbers, got more")
     n, basis = len(header["names"]), tensors.get("basis")
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
     if (basis is None) != (header["projection"] is None):

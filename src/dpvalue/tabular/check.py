@@ -122,6 +122,10 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
     for name, unreadable in job.schema.unreadable(block.columns).items():
         notes.add(Kind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
         silent |= unreadable
+    with np.errstate(over="ignore"):
+        large = ~np.isfinite(job.schema.transform(block.columns).astype(np.float32)).all(axis=1) & ~silent
+    notes.add(Kind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
+    silent |= large
     target = block.columns[job.config.target]
     missing = target.lacking() & ~block.bad
     known = index_of(job.classes or ())
@@ -129,7 +133,8 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
         wrong = ~missing & ~block.bad & np.array([label not in known for label in target.texts()], dtype=bool)
         text = f"not a class of {job.config.test} (--classes names all of them)"
     else:
-        wrong, text = np.isinf(target.numbers()), "not a finite number"
+        with np.errstate(over="ignore"):
+            wrong, text = np.isinf(target.numbers().astype(np.float32)), "not a finite number"
     notes.add(Kind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
     notes.add(Kind(False, job.config.target, text), target, np.flatnonzero(wrong))
     _note_features(job, block, notes)
@@ -194,5 +199,7 @@ def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], f
 
 def _shown(column: Column, place: int) -> str:
     """A cell, to be shown to its holder."""
+    if column.missing is not None and column.missing[place]:
+        return "missing"
     cell = str(column.cells[place])
     return repr(cell if len(cell) <= 40 else cell[:37] + "...")

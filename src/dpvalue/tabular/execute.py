@@ -124,7 +124,7 @@ def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
     if column is None:
         return None
     cells = [
-        (cell or "").lower()
+        (cell or "0").lower()  # a line that is no record marks nobody
         for path in job.config.train
         for block in read_private(Path(path), [column])
         for cell in block.columns[column].texts()

@@ -12,6 +12,7 @@ import csv
 import gzip
 import io
 import re
+import tokenize
 import zipfile
 import zlib
 from collections import Counter
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 
 from dpvalue.columns import Column, Columns, of_array, of_arrow
 from dpvalue.errors import DpvalueError
-from dpvalue.tabular.lines import Layout, blocks, count_lines, split_cells
+from dpvalue.tabular.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
 
 _SEPARATORS = ",;\t|"
 _BLOCK_ROWS = 2**16
+_ZIP = (zipfile.BadZipFile, zlib.error)
 _INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
 
 
@@ -144,8 +146,9 @@ def _require_sound(path: Path, found: Peek) -> None:
     if not found.columns:
         raise DpvalueError(f"{path} is empty")
     twice = [name for name, count in Counter(found.columns).items() if count > 1]
-    if twice:
-        raise DpvalueError(f"{path} has several columns that are called {twice[0]!r}")
+    if twice:  # by their places: in a file without a header these would be cells
+        places = [str(at) for at, name in enumerate(found.columns, start=1) if name == twice[0]]
+        raise DpvalueError(f"{path} has several columns of one name: columns {' and '.join(places)}")
     if any(not name.strip() for name in found.columns):
         raise DpvalueError(f"{path} has a column without a name")
     if not found.rows:
@@ -167,7 +170,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
 def _layout(path: Path, binary: IO[bytes]) -> Layout:
     """The header, which is public: the first line."""
     try:
-        first = binary.readline().decode("utf-8-sig").rstrip("\r\n")
+        first = binary.readline(LONGEST_LINE + 1).decode("utf-8-sig").rstrip("\r\n")
+        if "\r" in first or len(first) > LONGEST_LINE:
+            raise DpvalueError(f"{path} must end its lines with line feeds: its first line is no header")
         separator = max(_SEPARATORS, key=first.count)  # the one that parts the header most often
         names = tuple(name.strip() for name in split_cells(first, separator)) if first else ()
     except (UnicodeDecodeError, csv.Error):
@@ -210,12 +215,14 @@ def _parquet(path: Path) -> Any:
         raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
     try:
         return parquet.ParquetFile(path)
-    except (ArrowException, OSError):
+    except (ArrowException, OSError, ValueError):  # also bytes that are not UTF-8
         raise DpvalueError(f"{path} is not a Parquet file") from None
 
 
 def _parquet_names(file: Any) -> tuple[str, ...]:
-    return tuple(name for name in file.schema_arrow.names if _INDEX.fullmatch(name) is None)
+    stored = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+    index = {name for name in stored if isinstance(name, str)}
+    return tuple(name for name in file.schema_arrow.names if name not in index and _INDEX.fullmatch(name) is None)
 
 
 def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, Column]:
@@ -224,7 +231,7 @@ def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, C
 
     try:
         piece = read()
-    except (ArrowException, OSError):  # whose messages may quote what is in the file
+    except (ArrowException, OSError, ValueError):  # whose messages may quote what is in the file
         raise DpvalueError(f"{path} is not a whole Parquet file") from None
     return {} if piece is None else {name: of_arrow(piece.column(name)) for name in names}
 
@@ -237,7 +244,7 @@ def _npz(path: Path) -> dict[str, Column]:
             binary.seek(0)
             with np.load(binary, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError):
+    except (ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError, *_ZIP):
         raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
     if not arrays or len({len(one) if one.ndim else -1 for one in arrays.values()}) != 1:
         raise DpvalueError(f"{path} must hold arrays with one row per record each")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpvalue.cells import index_of, text
+from dpvalue.cells import index_of, party_name
 from dpvalue.columns import Column, Columns
 from dpvalue.encoding import EncodedRows
 from dpvalue.errors import DpvalueError
@@ -99,12 +99,12 @@ class Job:
             for block in read_private(Path(path), wanted, config.group):
                 guesses |= {len(groups) + place: found for place, found in block.guesses.items()}
                 if config.group is not None:
-                    groups += block.columns[config.group].texts().tolist()
+                    groups += block.columns[config.group].party_names().tolist()
                 if config.person is not None:
                     persons += block.columns[config.person].identities().tolist()
         known = set(groups) - {None}
         for place, found in guesses.items():
-            names = [name for name in map(text, found) if name in known or not self.can_be_moved]
+            names = [name for name in map(party_name, found) if name and (name in known or not self.can_be_moved)]
             groups[place] = names[0] if names else None
         if len(config.train) > 1:
             homes = party_names(config.train)

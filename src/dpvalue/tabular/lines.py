@@ -8,6 +8,7 @@ than a mebibyte) is one bad record: it counts as a line and contributes nothing.
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
@@ -15,6 +16,8 @@ from typing import IO
 LONGEST_LINE = 2**20
 BLOCK_BYTES = 2**23
 _END = 2**12
+_CUT = b"\0cut\0"  # no record holds a NUL
+csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,10 @@ class Layout:
 
     def cells(self, line: bytes) -> list[str] | str:
         """Return the cells of a line; of a bad record a text that says what is wrong with it."""
-        if len(line) > LONGEST_LINE:
+        if _CUT in line or len(line) > LONGEST_LINE:
             return "longer than a mebibyte"
+        if not line.strip():
+            return "a blank line"
         if b"\0" in line:
             return "holds a NUL byte"
         try:
@@ -49,26 +54,45 @@ class Layout:
         text = line.decode("utf-8", errors="replace").removesuffix("\r")
         place, last = self.names.index(name), len(self.names) - 1
         if place == 0:
-            return (_first(text, self.separator),)
+            return (_first_cell(text, self.separator),)
         if place == last:
-            return (_first(text[::-1], self.separator)[::-1],)
+            return (_last_cell(text, self.separator),)
         cells = [cell.strip(' "') for cell in text.split(self.separator)]
         ends = (place, len(cells) - 1 - (last - place))
         found = [cells[at] for at in (ends if place <= last / 2 else ends[::-1]) if 0 <= at < len(cells)]
         return tuple(found)
 
 
-def _first(text: str, separator: str) -> str:
-    """The first cell of a line, quoted or not; of a line from right to left, its last."""
-    text = text.strip()
-    if text.startswith('"') and f'"{separator}' in text[1:]:
-        return text[1 : text.index(f'"{separator}', 1)]
-    return text.split(separator)[0].strip(' "')
+def _first_cell(text: str, separator: str) -> str:
+    """The first cell of a line, as `split_cells` reads it; empty if it is quoted and does not end."""
+    text = text.lstrip(" ")
+    if not text.startswith('"'):
+        return text.split(separator)[0]
+    quoted = re.match(r'"((?:[^"]|"")*+)"', text)
+    rest = "" if quoted is None else text[quoted.end() :]
+    return quoted[1].replace('""', '"') if quoted is not None and rest[:1] in ("", separator) else ""
+
+
+def _last_cell(text: str, separator: str) -> str:
+    """The last cell of a line, likewise; a quote at its end counts if another one follows a separator."""
+    bare = text.rsplit(separator, 1)[-1]
+    if not text.endswith('"') or len(text) < 2:
+        return bare
+    at = len(text) - 2
+    while at >= 0:
+        if text[at] != '"':
+            at -= 1
+        elif text[at - 1 : at] == '"':
+            at -= 2
+        else:
+            before = text[:at].rstrip(" ")
+            return text[at + 1 : -1].replace('""', '"') if not before or before.endswith(separator) else bare
+    return bare
 
 
 def split_cells(line: str, separator: str) -> list[str]:
     """Return the cells of one line; raises csv.Error where quotes do not close or a text follows them."""
-    line = line.removesuffix("\r")
+    line = line.removesuffix("\r").replace("\r", " ")
     if '"' not in line:
         return line.split(separator)
     return next(csv.reader([line], delimiter=separator, skipinitialspace=True, strict=True))
@@ -77,19 +101,21 @@ def split_cells(line: str, separator: str) -> list[str]:
 def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
     """Yield the lines of what is left of a file, in blocks of about `size` bytes.
 
-    Of a line that is too long for a record, and for a block, only the beginning and the end are kept.
+    Of a line that is too long for a record only the beginning and the end are kept, wherever blocks end.
     """
     rest = b""
     while chunk := file.read(size):
         lines = chunk.split(b"\n")
         lines[0] = rest + lines[0]
-        rest = lines.pop()
-        if len(rest) > LONGEST_LINE + _END:
-            rest = rest[:LONGEST_LINE] + rest[-_END:]
+        rest = _shortened(lines.pop())
         if lines:
-            yield lines
+            yield [_shortened(line) for line in lines]
     if rest:
         yield [rest]
+
+
+def _shortened(line: bytes) -> bytes:
+    return line if len(line) <= LONGEST_LINE and _CUT not in line else line[:_END] + _CUT + line[-_END:]
 
 
 def count_lines(file: IO[bytes]) -> int:
