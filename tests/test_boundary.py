@@ -124,9 +124,12 @@ def test_no_private_row_decides_the_width_of_others(first: Any, public: str) -> 
 def test_a_word_among_numbers_is_a_bad_row_whatever_a_transformer_makes_of_it() -> None:
     frame = pd.DataFrame(TRAIN[0], columns=list("abc")).astype(object)
     frame.iloc[3, 0] = "oops"
+    infinite = TRAIN[0].copy()
+    infinite[3, 0] = np.inf
     for public in (TEST[0], pd.DataFrame(TEST[0], columns=list("abc"))):
-        found = encoded(frame, public, FunctionTransformer(np.tanh))
-        assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3]
+        for rows in (frame, infinite, infinite.tolist()):
+            found = encoded(rows, public, FunctionTransformer(np.tanh))
+            assert np.flatnonzero(np.isnan(found).any(axis=1)).tolist() == [3]
 
 
 def test_a_row_that_a_transformer_refuses_moves_no_bit_of_another() -> None:

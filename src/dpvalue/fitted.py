@@ -43,8 +43,8 @@ class Fitted:
         if self.kind == "objects" and not is_frame(raw):
             rows = as_rows(raw, self.shape)
             return rows, bad
-        if is_sparse(raw):
-            return (raw.tocsr() if self.kind == "sparse" else raw.toarray()), bad
+        if is_sparse(raw) and self.kind == "sparse":
+            return raw.tocsr(), bad
         if is_frame(raw):
             table = as_columns(raw)
             numbers = np.stack([table.finite(name) for name in table.columns], axis=1)
@@ -59,6 +59,7 @@ class Fitted:
                     numbers[place] = found
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
+        bad |= np.asarray(np.isinf(numbers.reshape(len(bad), -1)).any(axis=1))  # a transformer may make a number of it
         if self.kind == "sparse":
             from scipy.sparse import csr_matrix
 
