@@ -142,6 +142,21 @@ def test_a_row_that_a_transformer_refuses_moves_no_bit_of_another() -> None:
     assert np.flatnonzero((before != after).any(axis=1)).tolist() == [7]
 
 
+class Choosy(FunctionTransformer):  # type: ignore[misc]
+    """Takes any row, but not two that begin with large numbers."""
+
+    def transform(self, X: Any) -> Any:
+        if (np.asarray(X)[:, 0] > 1e6).sum() > 1:
+            raise ValueError
+        return X
+
+
+def test_rows_that_are_not_taken_together_are_taken_alone() -> None:
+    rows = TRAIN[0].copy()
+    rows[[3, 9], 0] = 1e7
+    np.testing.assert_array_equal(encoded(rows, TEST[0], Choosy()), rows)
+
+
 def test_texts_reach_transformers_as_they_are() -> None:
     public = pd.DataFrame({"code": ["01", "02", "None"] * 10, "size": np.arange(30.0)})
     known = OneHotEncoder(categories=[["01", "02", "None"]], handle_unknown="ignore")

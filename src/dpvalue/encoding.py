@@ -135,13 +135,15 @@ class Encoding:
     def _block(self, rows: Any, bad: NDArray[np.bool_]) -> Array:
         """What the transformer makes of some rows; NaN of those that are bad, or that it does not take."""
         assert self.fitted is not None
-        nothing = np.full((len(bad), *self.shape), np.nan)
+        nothing = np.full((1, *self.shape), np.nan)
         found = self._try(self.fitted.filled(rows, bad), len(bad))
-        if found is None and len(bad) > 1:
+        if found is None:
             alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
             bad = bad | np.array([one is None for one in alone])
             found = self._try(self.fitted.filled(rows, bad), len(bad))
-        return nothing if found is None else np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, found)
+            if found is None:  # it takes each of them, and not all together: then as they are alone
+                found = np.concatenate([nothing if one is None else one for one in alone])
+        return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, found)
 
     def _try(self, rows: Any, count: int) -> Array | None:
         """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
