@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -105,10 +106,8 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log line that counts the rows that cannot be read."""
     encoded = dpv.Parties._encoded
 
-    def planted(self: dpv.Parties, *given: Any) -> Any:
-        import logging
-
-        found = encoded(self, *given)
+    def planted(self: dpv.Parties, *given: Any, **more: Any) -> Any:
+        found = encoded(self, *given, **more)
         logging.getLogger("dpvalue").info("%d rows are used", int(np.sum(found[2])))
         return found
 

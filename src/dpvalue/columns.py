@@ -33,6 +33,9 @@ class Column:
     missing: NDArray[np.bool_] | None = None
     is_text: bool = False
 
+    def __repr__(self) -> str:
+        return "Column()"
+
     def __len__(self) -> int:
         return len(self.cells)
 
@@ -104,6 +107,9 @@ class Columns:
     def columns(self) -> tuple[str, ...]:
         """The names, in order."""
         return tuple(self.by_name)
+
+    def __repr__(self) -> str:
+        return f"Columns({', '.join(self.columns)})"
 
     def __len__(self) -> int:
         return len(next(iter(self.by_name.values()), ()))
