@@ -121,6 +121,7 @@ def fails_clearly(*arguments: str) -> bool:
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.slow
 def test_every_field_of_run_json_may_be_missing_or_wrong(folder: Path) -> None:
     facts = json.loads((folder / "run.json").read_text())
     refused = 0
