@@ -21,10 +21,11 @@ import dpvalue as dpv
 from dpvalue import files
 from dpvalue.cli import app
 from dpvalue.printable import one_line, visible
+from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.tabular import execute
 from dpvalue.tabular.config import make_config, read_config
-from dpvalue.tabular.folder import Known, first_facts, value_facts, values_frame, write_folder
+from dpvalue.tabular.folder import Known, first_facts, keep_table, keep_values, table_curves, value_facts, values_frame
 from dpvalue.tabular.schema import Schema
 
 HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
@@ -59,11 +60,13 @@ def sound(result: dpv.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_frame(20, 1).to_csv(folder / "test.csv", index=False)
     test = str(folder / "test.csv")
     config = make_config({"train": ["train.csv"], "test": test, "target": "label", "semivalue": ["shapley", "loo"]})
-    facts = first_facts(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)), result.table.encoding.preprocess)
+    facts = first_facts(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)))
     facts["plan"] |= {"expected_auc": 0.7, "efficiency": 0.5}
     facts["ledger"] = {"spent": 1.0, "epsilon": 2.0, "terms": "per party", "head": "1:ab"}
-    facts |= value_facts(result, Known("wrong", np.arange(6) < 2))
-    write_folder(folder / "results", json.loads(json.dumps(facts)), result.table, values_frame(result))
+    facts |= value_facts(result, Known("wrong", np.arange(6) < 2), table_curves(result, silent))
+    facts = json.loads(json.dumps(facts))
+    keep_table(folder / "results", facts, result.table)
+    keep_values(folder / "results", facts, values_frame(result, silent))
     return folder / "results"
 
 
@@ -75,9 +78,9 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, result: dpv.Result) -> None:
     """Values at once in `revalue`: what surrounds them is tried here."""
-    values = values_frame(result)
+    values = values_frame(result, silent)
     monkeypatch.setattr(execute, "value_table", lambda *given: result)
-    monkeypatch.setattr(execute, "values_frame", lambda given: values)
+    monkeypatch.setattr(execute, "values_frame", lambda *given: values)
 
 
 def paths(content: Any, here: Path_ = ()) -> Iterator[Path_]:
@@ -241,10 +244,10 @@ def test_toml_that_is_damaged_or_nested(tmp_path: Path, text: str) -> None:
         read_config(tmp_path / "latin.toml")
 
 
-def used(path: Path, schema: Schema) -> str | None:
+def used(path: Path) -> str | None:
     """Load a file and do with it what a user would; return what was refused, in one line."""
     try:
-        found = dpv.load(path, preprocess=schema)
+        found = dpv.load(path)
         assert repr(found)
         assert str(found.guarantee)
         table = found.table if isinstance(found, dpv.Result) else found
@@ -257,27 +260,26 @@ def used(path: Path, schema: Schema) -> str | None:
 
 def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result, tmp_path: Path) -> None:
     """With a digest that is right: whoever can write a file can make one."""
-    schema = result.table.encoding.preprocess
     result.save(tmp_path / "file")
-    assert used(tmp_path / "file", schema) is None
+    assert used(tmp_path / "file") is None
     header, tensors = files._read(tmp_path / "file")
     refused = 0
     for path in paths(header):
         for new in (KeyError, *BAD.values()):
             files._write(tmp_path / "changed", put(header, path, new), tensors)
-            refused += used(tmp_path / "changed", schema) is not None
+            refused += used(tmp_path / "changed") is not None
     assert refused > 300
     for name, tensor in tensors.items():
         for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
             files._write(tmp_path / "changed", header, {**tensors, name: other})
-            assert used(tmp_path / "changed", schema), (name, other.shape)
+            assert used(tmp_path / "changed"), (name, other.shape)
         for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
             content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
             (tmp_path / "changed").write_bytes(content)
-            assert used(tmp_path / "changed", schema), (name, kind)
+            assert used(tmp_path / "changed"), (name, kind)
         left = {one: tensors[one] for one in tensors if one != name}
         files._write(tmp_path / "changed", header, left)
-        assert used(tmp_path / "changed", schema), name
+        assert used(tmp_path / "changed"), name
 
 
 def test_bytes_of_a_saved_file_may_be_wrong(result: dpv.Result, tmp_path: Path) -> None:
@@ -316,9 +318,9 @@ def test_what_steers_a_terminal_is_written_out() -> None:
 
 @pytest.mark.usefixtures("quick")
 def test_no_name_reaches_the_terminal_raw(folder: Path, monkeypatch: pytest.MonkeyPatch, result: dpv.Result) -> None:
-    values = values_frame(result)
+    values = values_frame(result, silent)
     values["party"] = [HOSTILE, ":warning: [bold]x[/bold]", *values["party"][2:]]
-    monkeypatch.setattr(execute, "values_frame", lambda given: values)
+    monkeypatch.setattr(execute, "values_frame", lambda *given: values)
     out = folder.parent / "again"
     done = CliRunner().invoke(app, ["revalue", str(folder), "--out", str(out)])
     assert done.exit_code == 0, done.stderr

@@ -15,10 +15,11 @@ import pandas as pd
 import pytest
 
 import dpvalue as dpv
+from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
 from dpvalue.tabular.config import make_config
-from dpvalue.tabular.folder import Known, first_facts, value_facts, values_frame
+from dpvalue.tabular.folder import Known, first_facts, table_curves, value_facts, values_frame
 from dpvalue.tabular.schema import Schema
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -44,9 +45,9 @@ def page() -> str:
     )  # fmt: skip
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
     plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
-    facts = first_facts(config, result.table, plan, schema)
-    facts |= value_facts(result, Known("wrong", np.arange(80) < 8))
-    return report_page(values_frame(result), json.loads(json.dumps(facts)))
+    facts = first_facts(config, result.table, plan)
+    facts |= value_facts(result, Known("wrong", np.arange(80) < 8), table_curves(result, silent))
+    return report_page(values_frame(result, silent), json.loads(json.dumps(facts)))
 
 
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import safetensors.torch
 import torch
@@ -204,7 +205,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
     safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
-    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 4', b'\\"format\\": 9'))
+    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 5', b'\\"format\\": 9'))
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
@@ -213,7 +214,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 4, got none", "newer": "must have dpvalue format 4, got 9",
+        "foreign": "must have dpvalue format 5, got none", "newer": "must have dpvalue format 5, got 9",
         "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: names is missing",
         "strange": "has been damaged",
     }.items():  # fmt: skip
@@ -288,3 +289,32 @@ def test_a_table_of_many_starts_cannot_be_replayed(data: tuple[Arrays, Arrays]) 
 def test_values_are_what_a_repr_says(result: dpv.Result) -> None:
     assert repr(result).startswith("Result(shapley, loo of 20 parties")
     assert "20 parties x 1," in repr(result.table)
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "person", "none"])
+def test_what_columns_became_is_in_the_file(task: str, tmp_path: Path) -> None:
+    """A user of preprocess="columns" never held a transformer that could be passed again."""
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame(generator.normal(size=(50, 2)), columns=["a", "b"])
+    frame["town"] = np.where(generator.random(50) < 0.5, "north", "south")
+    frame["label"] = frame["b"] if task == "regression" else (frame["a"] > 0).astype(int)
+    private, public = frame[:24], frame[24:].reset_index(drop=True)
+    settings: dict[str, Any] = {"target": "label", "preprocess": "columns", "noise": "fast", "progress": False}
+    if task == "person":
+        private = private.assign(who=np.arange(24) % 9)
+        settings |= {"groups": np.arange(24) % 4, "persons": "who", "privacy": dpv.Privacy(4.0, unit="person")}
+    if task == "none":
+        settings |= {"privacy": None, "permutations": 10}
+    model = "linear" if task == "regression" else "logistic"
+    result = dpv.value(private, public, model=model, **settings)
+    result.save(tmp_path / "file")
+    loaded = dpv.load(tmp_path / "file")
+    assert isinstance(loaded, dpv.Result)
+    ask: dict[str, Any] = {"target": "label", "permutations": 10, "progress": False}
+    np.testing.assert_array_equal(
+        loaded.revalue(public, **ask).values["shapley"], result.revalue(public, **ask).values["shapley"]
+    )
+    with pytest.raises(dpv.DpvalueError, match="the file holds its own"):
+        dpv.load(tmp_path / "file", preprocess=StandardScaler())
+    with pytest.raises(dpv.DpvalueError, match="columns of the public set"):
+        loaded.revalue(public.drop(columns="town"), **ask)

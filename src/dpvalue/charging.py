@@ -1,4 +1,4 @@
-"""A run's releases through a ledger: what is asked, what it costs, and the bytes that are kept."""
+"""A run's releases through a ledger or a checkpoint: what is asked, what it costs, and the bytes that are kept."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.checkpoint import Checkpoint
 from dpvalue.choice import Choice
 from dpvalue.encoding import Encoding
 from dpvalue.engine.contributions import Contributions
@@ -24,19 +25,19 @@ from dpvalue.utility import PublicSet
 
 @dataclass(frozen=True)
 class Charging:
-    """A ledger, and everything public that the releases of one run depend on.
+    """A ledger or a checkpoint, and everything public that the releases of one run depend on.
 
-    Formal guarantee: what it returns has been charged to the ledger and is on its disk.
+    Formal guarantee: what it returns is on the keeper's disk, and has been charged if the keeper is a ledger.
     """
 
-    ledger: Ledger
+    keeper: Ledger | Checkpoint
     charge: Charge
     question: str
 
     def round(self, number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Return the release of a round, which walks with this table: the stored one, or else a new one."""
         request = _digest([self.question, str(number)], [table])
-        found = self.ledger.release(number, request, self.charge, lambda: _packed({"release": make()}))
+        found = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
         return _unpacked(found)["release"].to(table)
 
     def walks(
@@ -52,7 +53,7 @@ class Charging:
         weights: values are part of what is kept, so what they are made by is part of the question.
         """
         if kinds and callable(utility.metric):
-            raise DpvalueError("metric must not be a callable when a ledger keeps the values: name it, or use 'replay'")
+            raise DpvalueError("metric must not be a callable when values are kept on disk: name it, or use 'replay'")
 
         def packed() -> bytes:
             rows, estimates = make()
@@ -66,7 +67,7 @@ class Charging:
         weights = [torch.from_numpy(one) for one in kinds.values()]
         judged = [str(utility.metric), str(utility.l2), *kinds] if kinds else []
         request = _digest([self.question, "walks", *judged], weights)
-        tensors = _unpacked(self.ledger.release(0, request, whole, packed))
+        tensors = _unpacked(self.keeper.release(0, request, whole, packed))
         estimates = {
             name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
             for place, name in enumerate(kinds)
@@ -75,7 +76,7 @@ class Charging:
 
 
 def charging(
-    ledger: Ledger,
+    keeper: Ledger | Checkpoint,
     choice: Choice,
     contributions: Contributions,
     encoding: Encoding,
@@ -105,7 +106,7 @@ def charging(
     tensors = [choice.initial, choice.points, choice.shares, public.x, public.y]
     if choice.basis is not None:
         tensors += [choice.basis.origin, choice.basis.vectors]
-    return Charging(ledger, charge, _digest([json.dumps(facts, sort_keys=True)], tensors))
+    return Charging(keeper, charge, _digest([json.dumps(facts, sort_keys=True)], tensors))
 
 
 def _digest(texts: list[str], tensors: list[Tensor]) -> str:

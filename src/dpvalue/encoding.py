@@ -61,6 +61,16 @@ class Encoding:
     fitted: Fitted | None = None
 
     @property
+    def schema(self) -> list[dict[str, Any]] | None:
+        """What our own transformer of columns has learnt; None for any other, which a file cannot hold."""
+        return self.preprocess.to_json() if self.by_columns else None
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the transformer is our own, of columns."""
+        return hasattr(self.preprocess, "to_json")
+
+    @property
     def outputs(self) -> int:
         """The number of outputs of a model: classes, or 1."""
         return len(self.classes) if self.task == CLASSIFICATION else 1
@@ -73,7 +83,7 @@ class Encoding:
         number of rows and a row's place among them, unless `placed` is False: then every row is transformed alone.
         """
         if isinstance(raw, EncodedRows):
-            if self.preprocess is None or raw.by.to_json() != self.preprocess.to_json():
+            if raw.by.to_json() != self.schema:
                 raise DpvalueError(f"{argument} were encoded by another public file")
             return raw.numbers
         columns = column_names(raw)
@@ -82,7 +92,7 @@ class Encoding:
         if self.preprocessed and self.preprocess is None:
             raise DpvalueError(
                 f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
-                "pass the fitted one to load(path, preprocess=...)"
+                "pass the fitted one (fit it to the public features of the run) to load(path, preprocess=...)"
             )
         numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw, argument, placed)
         if numbers.shape[1:] != self.shape:
@@ -114,14 +124,13 @@ class Encoding:
         numbers, nor the order in which they are added up, change with them. `Schema` reads each cell alone anyway.
         """
         count = row_count(raw, argument)
-        if self.fitted is None:  # a loaded file's: its rows are public, and may raise
-            table = as_columns(raw).to_pandas(as_columns(raw).is_numeric()) if is_frame(raw) else raw
-            raw = as_columns(raw) if hasattr(self.preprocess, "to_json") else table
-            return self._with_channel(as_numbers(self.preprocess.transform(raw), argument))
-        if self.fitted.kind == "schema":
+        if self.by_columns:
             if not is_frame(raw):
                 raise DpvalueError(f"{argument} must be a frame with the columns of the public set")
             return as_numbers(self.preprocess.transform(as_columns(raw)), argument)
+        if self.fitted is None:  # a loaded file's: its rows are public, and may raise
+            table = as_columns(raw).to_pandas(as_columns(raw).is_numeric()) if is_frame(raw) else raw
+            return self._with_channel(as_numbers(self.preprocess.transform(table), argument))
         rows, bad = self.fitted.rows(raw, argument)
         size = _BLOCK if placed and self.fitted.kind != "objects" else 1
         found = np.full((count, *self.shape), np.nan)

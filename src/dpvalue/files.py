@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.durable import write_whole
 from dpvalue.encoding import Encoding
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
@@ -32,7 +32,7 @@ from dpvalue.semivalues import Floats, Semivalue, semivalue
 from dpvalue.stored import OBJECT, parse_json
 from dpvalue.table import Table
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 def save_table(table: Table, path: Path) -> None:
@@ -61,7 +61,8 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     Args:
         path: the file.
         model: the factory of a custom model, which files do not hold; its digest is checked when it is used.
-        preprocess: the fitted transformer of the run, if it had one; needed to value on raw public rows.
+        preprocess: the transformer of the run, if it had one, fitted to the public features of the run; needed to value
+            on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
     """
     header, tensors = _read(Path(path))
     try:
@@ -94,6 +95,7 @@ def _table_parts(table: Table) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "shape": table.encoding.shape,
         "columns": table.encoding.columns,
         "preprocessed": table.encoding.preprocessed,
+        "schema": table.encoding.schema,
     }
     header = {
         "names": table.names,
@@ -121,6 +123,12 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
     stored = header["encoding"]
     if preprocess is not None and not stored["preprocessed"]:
         raise DpvalueError("preprocess must not be given: the file was made without one")
+    if stored["schema"] is not None:
+        if preprocess is not None:
+            raise DpvalueError("preprocess must not be given: the file holds its own, made from the public columns")
+        from dpvalue.tabular.schema import Schema
+
+        preprocess = Schema.from_json(stored["schema"])
     encoding = Encoding(
         stored["task"],
         tuple(stored["classes"]),
@@ -167,12 +175,7 @@ def _write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> No
     # One entry: several would be written in any order.
     whole = {"format": FORMAT_VERSION, "digest": _digest(header, tensors), "header": header}
     metadata = {"dpvalue": _as_text(whole)}
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_bytes(save(tensors, metadata))
-        scratch.replace(path)  # a reader sees the old file or the whole new one
-    finally:
-        scratch.unlink(missing_ok=True)
+    write_whole(path, save(tensors, metadata))
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

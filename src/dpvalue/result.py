@@ -17,7 +17,7 @@ from dpvalue.estimates import Estimate, Ints
 from dpvalue.games import MOST_PLAYERS_ENUMERATED
 from dpvalue.plots import ResultPlots
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.progress import reporting
+from dpvalue.progress import Report, reporting, silent
 from dpvalue.replay import LEAST_WALKS, replay
 from dpvalue.semivalues import Floats, Semivalue
 from dpvalue.streams import Purpose, stream
@@ -82,7 +82,9 @@ class Result:
         """What was spent, in numbers; str() of it in words."""
         return self.table.guarantee
 
-    def noise_std(self, draws: int = 20, utility: Any = None, target: str | None = None) -> dict[str, Floats]:
+    def noise_std(
+        self, draws: int = 20, utility: Any = None, target: str | None = None, progress: bool | Report = False
+    ) -> dict[str, Floats]:
         """Return the standard deviation of each value due to the DP noise, by semivalue.
 
         Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
@@ -93,6 +95,7 @@ class Result:
             draws: how many times; at least 2.
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
         """
         require_count("draws", draws, least=2)
         used = self.utility if utility is None else as_utility(utility, target)
@@ -101,16 +104,17 @@ class Result:
         if used is None:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
         found: dict[str, list[Floats]] = {one.name: [] for one in self.semivalues}
-        with self.engine.threading(), reporting(False) as report:
+        with self.engine.threading(), reporting(progress) as report:
             device, dtype = self.engine.torch_device, self.engine.torch_dtype
             walker = self.table.walker(self.engine)
             evaluate = Evaluator(used.encode(self.table.encoding, dtype, device), walker.model, self.engine)
             rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
             # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
             walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
-            for drawn in self._fresh_noise(draws):
+            for number, drawn in enumerate(self._fresh_noise(draws), start=1):
                 noisy = rows + std[:, None] * torch.from_numpy(drawn).to(rows)
-                again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, report)
+                again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, silent)
+                report("errors", number, draws)
                 for name, estimate in again.estimates.items():
                     found[name].append(estimate.values)
         return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
@@ -132,7 +136,7 @@ class Result:
         drawn = stream(self.table.seed, Purpose.RENOISE).laplace(size=(draws, *shape))
         yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
 
-    def frame(self, noise: bool = False, draws: int = 20) -> pandas.DataFrame:
+    def frame(self, noise: bool = False, draws: int = 20, progress: bool | Report = False) -> pandas.DataFrame:
         """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).
 
         `<semivalue>_mc_error` is the Monte Carlo error of the permutations; with `noise`, `<semivalue>_noise` is the
@@ -140,7 +144,7 @@ class Result:
         """
         import pandas as pd
 
-        spread = self.noise_std(draws) if noise else {}
+        spread = self.noise_std(draws, progress=progress) if noise else {}
         columns: dict[str, Any] = {"party": list(self.table.names)}
         for name, estimate in self.estimates.items():
             columns[name] = estimate.values

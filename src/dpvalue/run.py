@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dpvalue.charging import Charging, charging
+from dpvalue.checkpoint import Checkpoint
 from dpvalue.choice import Choice, Setting, choose
 from dpvalue.encoding import Encoding
 from dpvalue.engine.contributions import Contributions, Witness, nobody
@@ -77,7 +78,7 @@ class Run:
                 self.contributions.grid(count)  # raises for sums that would not be exact, before anything is charged
             deliver = _made_now
             if self.charging is not None:
-                self.charging.ledger.require_room(rounds, self.charging.charge)
+                self.charging.keeper.require_room(rounds, self.charging.charge)
                 deliver = self.charging.round
             releases = RoundReleases(
                 walker=self.walker,
@@ -117,13 +118,14 @@ class Run:
             witness=self.witness,
         )
 
-    def charged_to(self, ledger: Ledger) -> Run:
-        """Return the run with its releases charged to a ledger, and kept there; raises if it is not for this data."""
+    def kept_by(self, keeper: Ledger | Checkpoint) -> Run:
+        """Return the run with its releases kept on disk; charged to a ledger, which raises if it protects others."""
         assert self.settings.privacy is not None
-        ledger.require_for(self.holding, self.settings.privacy)
+        if isinstance(keeper, Ledger):
+            keeper.require_for(self.holding, self.settings.privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
         public = self.evaluate.public
-        return replace(self, charging=charging(ledger, self.choice, self.contributions, self.encoding, public, facts))
+        return replace(self, charging=charging(keeper, self.choice, self.contributions, self.encoding, public, facts))
 
     def _value_round(
         self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
@@ -135,8 +137,8 @@ class Run:
             add(some, self.walker.marginals(self.evaluate, table, some))
 
     def _spent(self) -> Guarantee:
-        """The guarantee; it says when a ledger gave an old answer again."""
-        returned = {} if self.charging is None else self.charging.ledger.returned
+        """The guarantee; it says when an old answer was given again."""
+        returned = {} if self.charging is None else self.charging.keeper.returned
         return replace(self.choice.spent, returned=min(returned.values())[:10]) if returned else self.choice.spent
 
     def _table(self, rows: Tensor) -> Table:
@@ -191,7 +193,8 @@ class Opening:
             # Without privacy nothing is drawn: such a run does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),
         )
-        return run if settings.ledger is None else run.charged_to(settings.ledger)
+        keeper = settings.ledger or settings.checkpoint
+        return run if keeper is None else run.kept_by(keeper)
 
 
 def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:

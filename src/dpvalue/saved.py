@@ -24,6 +24,7 @@ from dpvalue.stored import (
     NUMBER,
     OBJECT,
     POSITIVE,
+    SCHEMA,
     TEXT,
     WHOLE,
     Check,
@@ -47,6 +48,8 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
     numbers = prod(header["encoding"]["shape"])
     if numbers > _MOST_NUMBERS:
         raise DpvalueError(f"encoding.shape must be of at most {_MOST_NUMBERS} numbers, got more")
+    if header["encoding"]["schema"] is not None and not header["encoding"]["preprocessed"]:
+        raise DpvalueError("encoding.schema must be null where nothing was preprocessed")
     n, basis = len(header["names"]), tensors.get("basis")
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
     if (basis is None) != (header["projection"] is None):
@@ -106,6 +109,7 @@ _TABLE = fields(
         shape=each(COUNT, least=1),
         columns=maybe(each(TEXT)),
         preprocessed=FLAG,
+        schema=maybe(SCHEMA),
     ),
     schedule=_describes(Schedule),
     permutations=COUNT,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dpvalue.checkpoint import Checkpoint
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
@@ -35,6 +36,7 @@ class Settings:
     engine: Local
     seed: int
     ledger: Ledger | None = None
+    checkpoint: Checkpoint | None = None
     classes: tuple[Any, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class Settings:
             raise DpvalueError(f"projection must be a Projection, 'auto' or None, got {self.projection!r}")
         if self.ledger is not None:
             self._require_ledger_use(self.ledger)
+        if self.checkpoint is not None and (self.privacy is None or self.ledger is not None):
+            raise DpvalueError("checkpoint is for a private run without a ledger: a ledger keeps all releases itself")
         require_choice("clip_rule", self.clip_rule, CLIP_RULES)
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)

@@ -159,3 +159,20 @@ _spent = fields(
     person=maybe(TEXT),
 )
 GUARANTEE: Check = _check_guarantee
+
+
+def _column(name: str, found: Any) -> None:
+    fields(name=TEXT)(name, found)
+    names, check = _CATEGORICAL if "categories" in found else _NUMERIC
+    check(name, found)
+    if set(found) != names:
+        raise DpvalueError(f"{name} must have the fields {', '.join(sorted(names))}, got {', '.join(found)}")
+
+
+_CATEGORICAL: tuple[set[str], Check] = ({"name", "categories"}, fields(categories=each(TEXT, least=1)))
+_NUMERIC: tuple[set[str], Check] = (
+    {"name", "missing", "mean", "scale"},
+    fields(missing=NUMBER, mean=NUMBER, scale=must_be("a number other than 0", lambda x: is_number(x) and x != 0)),
+)
+SCHEMA = each(_column, least=1)
+"""Of `Schema.to_json`."""

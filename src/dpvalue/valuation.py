@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from dpvalue.checkpoint import Checkpoint
 from dpvalue.columns import is_frame
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
@@ -44,6 +46,7 @@ def value(
     groups: Any = None,
     persons: Any = None,
     ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -75,6 +78,8 @@ def value(
         groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
         persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
         ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
+        checkpoint: a folder that keeps releases as they are made, where there is no ledger: the same call goes on from
+            there if a run died. It is for one run: it could not tell other private rows.
         engine: where to compute.
         seed: of the public randomness: permutations, initial model, and noise="fast".
         progress: show a bar on a terminal; or a callable (stage, done, total).
@@ -95,6 +100,7 @@ def value(
         engine=engine,
         seed=seed,
         ledger=ledger,
+        checkpoint=None if checkpoint is None else Checkpoint(checkpoint),
     )
     private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:
@@ -139,6 +145,7 @@ def release(
     groups: Any = None,
     persons: Any = None,
     ledger: Ledger | None = None,
+    checkpoint: str | Path | None = None,
     engine: Local = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Report = True,
@@ -163,6 +170,7 @@ def release(
         engine=engine,
         seed=seed,
         ledger=ledger,
+        checkpoint=None if checkpoint is None else Checkpoint(checkpoint),
     )
     private, public = _data(parties, utility, target, groups, persons)
     with engine.threading(), reporting(progress) as report:

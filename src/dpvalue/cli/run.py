@@ -71,25 +71,29 @@ def run(
 
         stored = {} if config is None else read_config(config)
         options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
-        require_free(out_, overwrite)
+        goes_on = require_free(out_, overwrite, options)
         options.open_ledger()  # raises if it cannot be used
         job = open_job(options)
         plan = job.plan() if options.privacy is not None else None
         require_writable(out_, 2 if plan is None else plan.parties)
         _show(job, plan)
+        if goes_on:
+            out.print(
+                f"{out_} holds releases of an unfinished run with these options: they are used again.", markup=False
+            )
         _confirm(yes, options.privacy is not None)
-        done = run_job(job, plan, out_)
+        done = run_job(job, plan, out_, goes_on)
         show_done(done)
 
 
-def run_job(job: Job, plan: Plan | None, folder: Path) -> Done:
+def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
     from dpvalue.progress import reporting
     from dpvalue.tabular.execute import Interrupted, execute
 
     try:
         with reporting(progress=True) as report:
-            return execute(job, plan, folder, report)
+            return execute(job, plan, folder, report, goes_on)
     except Interrupted as stopped:
         out.print(str(stopped), markup=False)
         raise typer.Exit(130) from None
@@ -201,10 +205,8 @@ def report(folder: Annotated[Path, argument()]) -> None:
     Example: dpvalue report results
     """
     with failing_clearly():
-        from dpvalue.report import report_page
-        from dpvalue.tabular.folder import open_folder
+        from dpvalue.tabular.folder import open_folder, write_page
 
         found = open_folder(folder)
-        page = folder / "report.html"
-        page.write_text(report_page(found.values(), found.facts), encoding="utf-8")
+        page = write_page(folder, found.facts, found.values())
     out.print(f"report: {page}", markup=False)

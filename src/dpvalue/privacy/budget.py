@@ -179,7 +179,8 @@ class Guarantee:
         if self.ledger is not None:
             others = f"Charged to a ledger, which holds all runs on the data charged to it within {self.ledger}."
         if self.returned is not None:
-            others += f" Charged on {self.returned}, returned again: other rows of the same size would get the same."
+            how = "Released" if self.ledger is None else "Charged"
+            others += f" {how} on {self.returned}, returned again: other rows of the same size would get the same."
         sentence = (
             f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "

@@ -30,6 +30,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, require_room, spent
@@ -332,10 +333,8 @@ def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
 
 def _keep(file: Path, head: str) -> None:
     """Write a head file, whole or not at all."""
-    scratch = file.with_name(f".{file.name}.{os.getpid()}.part")
     try:
-        scratch.write_text(head + "\n", encoding="utf-8")
-        scratch.replace(file)
+        write_whole(file, head.encode() + b"\n")
     except OSError as error:
         raise DpvalueError(f"the head file {str(file)!r} cannot be written: {error.strerror}") from None
 

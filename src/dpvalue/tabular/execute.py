@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,28 @@ from dpvalue.plan_page import Plan
 from dpvalue.progress import Report
 from dpvalue.result import Result
 from dpvalue.table import Table
+from dpvalue.tabular.config import RunConfig
 from dpvalue.tabular.files import read_private, read_public
-from dpvalue.tabular.folder import Folder, Known, first_facts, value_facts, values_frame, write_folder
+from dpvalue.tabular.folder import (
+    Folder,
+    Known,
+    abandon,
+    first_facts,
+    forget_releases,
+    has_releases,
+    keep_table,
+    keep_values,
+    start_releases,
+    table_curves,
+    value_facts,
+    values_frame,
+)
 from dpvalue.tabular.job import Job, read_labels
 from dpvalue.tasks import Curve, retraining_curve
 from dpvalue.tasks.curves import ORDERS
 from dpvalue.utility import Utility
+
+_NOTHING = "nothing was written"
 
 
 class Interrupted(Exception):  # noqa: N818
@@ -37,35 +55,71 @@ class Done:
     facts: dict[str, Any]
 
 
-def execute(job: Job, plan: Plan | None, folder: Path, report: Report) -> Done:
+def execute(job: Job, plan: Plan | None, folder: Path, report: Report, goes_on: bool = False) -> Done:
     """Make the releases and the values, and write the folder.
 
-    Interrupted once the releases are made, it keeps them, and `dpvalue revalue` goes on from there for nothing.
+    From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
+    from there for nothing, by `dpvalue revalue` once the table is there, else by the same command.
+    `goes_on` says that the folder holds releases of this very run, as `require_free` told.
     No time is kept: how long private rows take may depend on them.
     """
-    parties = job.parties()
+    parties, config = job.parties(), job.config
     known = _known(job, parties.names, parties.party_of_row)
-    if job.config.privacy is None or (job.config.schedule or "replay") != "replay":
-        result = _value_at_once(job, parties, report)
-    else:
-        table = job.release(parties, report)
-        facts = first_facts(job.config, table, plan, job.schema)
-        try:
-            result = value_table(table, job.utility, job.config.semivalue, job.config.permutations, report)
-        except KeyboardInterrupt:
-            write_folder(folder, facts, table)
-            how = f"`dpvalue revalue {folder}` goes on, and spends nothing more"
-            raise Interrupted(f"stopped; the releases are kept in {folder}: {how}") from None
-    facts = first_facts(job.config, result.table, plan, job.schema)
-    return finish(folder, facts, result, known, _retrained(job, parties, result))
+    at_once = config.privacy is None or (config.schedule or "replay") != "replay"
+    result = None
+    with _saying(lambda: _released(folder, config)):
+        kept = None if config.privacy is None or config.ledger is not None else start_releases(folder, config, goes_on)
+        if at_once:
+            result = job.value(parties, kept, report)
+        table = job.release(parties, kept, report) if result is None else result.table
+        facts = first_facts(config, table, plan)
+        keep_table(folder, facts, table)
+    with _saying(lambda: _valued(folder, at_once and config.private)):
+        if result is None:
+            forget_releases(folder)
+            result = value_table(table, job.utility, config.semivalue, config.permutations, report)
+        done = finish(folder, facts, result, known, report, _retrained(job, parties, result, report))
+    forget_releases(folder)
+    return done
 
 
-def _value_at_once(job: Job, parties: Parties, report: Report) -> Result:
+@contextmanager
+def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """Say of whatever stops a run what was kept, and how to go on."""
     try:
-        return job.value(parties, report)
+        yield
     except KeyboardInterrupt:
-        kept = "; the ledger has kept what was charged" if job.config.ledger else "; nothing was released or written"
-        raise Interrupted(f"stopped{kept}: the same command starts again") from None
+        raise Interrupted(f"stopped; {how_to_go_on()}") from None
+    except OSError as error:
+        raise DpvalueError(f"{error.filename}: {error.strerror}; {how_to_go_on()}") from None
+    except DpvalueError as error:
+        raise type(error)(f"{error}{_unless_nothing(how_to_go_on())}") from None
+    except Exception as error:
+        error.add_note(how_to_go_on())
+        raise
+
+
+def _released(folder: Path, config: RunConfig) -> str:
+    """What is kept of a run that has no table yet."""
+    if has_releases(folder):
+        return f"what was released is kept in {folder}: the same command goes on, and spends nothing twice"
+    abandon(folder)
+    if config.ledger is not None:
+        return f"{_NOTHING}; what was charged, if anything, is kept in the ledger: the same command goes on"
+    return f"{_NOTHING}: the same command starts again"
+
+
+def _unless_nothing(kept: str) -> str:
+    """The end of an error: whoever asked for something wrong need not hear that nothing came of it."""
+    return "" if kept.startswith(_NOTHING) else f"; {kept}"
+
+
+def _valued(folder: Path, at_once: bool) -> str:
+    """What is kept of a run that has its table."""
+    if (folder / "values.csv").is_file():
+        return f"the values are in {folder}: `dpvalue report {folder}` makes the page"
+    how = "the same command" if at_once else f"`dpvalue revalue {folder}`"
+    return f"the releases are kept in {folder}: {how} goes on, and spends nothing more"
 
 
 def value_table(
@@ -86,12 +140,14 @@ def finish(
     facts: dict[str, Any],
     result: Result,
     known: Known | None,
+    report: Report,
     retrained: list[Curve] | None = None,
 ) -> Done:
-    """Make errors, curves and the report, and write the folder."""
-    values = values_frame(result)
-    facts = {**facts, **value_facts(result, known, retrained)}
-    write_folder(folder, facts, result.table, values)
+    """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
+    values = values_frame(result, report)
+    curves = table_curves(result, report) if retrained is None else retrained
+    facts = {**facts, **value_facts(result, known, curves)}
+    keep_values(folder, facts, values)
     return Done(folder, result, values, facts)
 
 
@@ -115,7 +171,9 @@ def revalue(folder: Folder, out: Path | None, semivalues: tuple[str, ...], test:
         fresh = not (folder.path / "values.csv").is_file()
         name = "-".join(one.replace("(", "").replace(")", "").replace(",", "-") for one in semivalues)
         out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
-    return finish(out, facts, result, None)
+    if out != folder.path:
+        keep_table(out, facts, table)
+    return finish(out, facts, result, None, report)
 
 
 def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
@@ -138,12 +196,13 @@ def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
     return Known(column, found)
 
 
-def _retrained(job: Job, parties: Parties, result: Result) -> list[Curve] | None:
+def _retrained(job: Job, parties: Parties, result: Result, report: Report) -> list[Curve] | None:
     """Curves of models trained on raw rows, which only a run without privacy may show."""
     if result.guarantee.private:
         return None
-    return [
-        retraining_curve(result, parties, job.utility, kind, order, trials=3)
-        for kind in ("removal", "addition")
-        for order in ORDERS
-    ]
+    curves: list[Curve] = []
+    for kind in ("removal", "addition"):
+        for order in ORDERS:
+            curves.append(retraining_curve(result, parties, job.utility, kind, order, trials=3))
+            report("curves", len(curves), 2 * len(ORDERS))
+    return curves

@@ -17,12 +17,9 @@ from dpvalue.stored import (
     OBJECT,
     TEXT,
     WHOLE,
-    Check,
     each,
     fields,
-    is_number,
     maybe,
-    must_be,
     one_of,
 )
 from dpvalue.tabular.config import make_config
@@ -72,25 +69,12 @@ def _semivalues(name: str, found: Any) -> None:
     semivalues(found)
 
 
-def _column(name: str, found: Any) -> None:
-    fields(name=TEXT)(name, found)
-    names, check = _CATEGORICAL if "categories" in found else _NUMERIC
-    check(name, found)
-    if set(found) != names:
-        raise DpvalueError(f"{name} must have the fields {', '.join(sorted(names))}, got {', '.join(found)}")
-
-
 def _curve(name: str, found: Any) -> None:
     _CURVE(name, found)
     if not len(found["shares"]) == len(found["mean"]) == len(found["spread"]):
         raise DpvalueError(f"{name} must have as many shares as means and spreads")
 
 
-_CATEGORICAL: tuple[set[str], Check] = ({"name", "categories"}, fields(categories=each(TEXT, least=1)))
-_NUMERIC: tuple[set[str], Check] = (
-    {"name", "missing", "mean", "scale"},
-    fields(missing=NUMBER, mean=NUMBER, scale=must_be("a number other than 0", lambda x: is_number(x) and x != 0)),
-)
 _CURVE = fields(
     kind=one_of(("removal", "addition")),
     order=one_of(ORDERS),
@@ -106,7 +90,6 @@ _RELEASES = fields(
     toml=TEXT,
     task=TEXT,
     model=TEXT,
-    schema=each(_column, least=1),
     seed=WHOLE,
     guarantee=GUARANTEE,
     sentence=TEXT,

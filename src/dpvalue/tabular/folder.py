@@ -1,7 +1,9 @@
 """The output folder of a run: values.csv, run.toml, run.json, table.safetensors and report.html.
 
 Everything in it is a function of the private table and of public things (and, with `truth`, of a known answer that the
-user chose to compare with). The folder is written beside its place and moved there whole: there is no half of one.
+user chose to compare with). Each file is whole or not there, and what was paid for is there first: while a run goes on,
+`releases/` keeps what parties have released; then come the table and run.json, from which `dpvalue revalue` makes the
+rest for nothing; values.csv, once all of it is known; and the page.
 """
 
 from __future__ import annotations
@@ -21,10 +23,12 @@ import pandas as pd
 import torch
 
 from dpvalue.detection import auc, precision_at
+from dpvalue.durable import remains, write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.files import load
 from dpvalue.plan_page import Plan
 from dpvalue.privacy.ledger import Ledger
+from dpvalue.progress import Report
 from dpvalue.report import report_page
 from dpvalue.result import Result
 from dpvalue.semivalues import Floats
@@ -36,8 +40,8 @@ from dpvalue.tabular.schema import Schema
 from dpvalue.tasks import Curve, addition_curve, removal_curve
 from dpvalue.tasks.curves import ORDERS
 
+_BEFORE_FACTS = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
 _ROOM, _ROOM_PER_PARTY = 2**24, 2**12  # bytes
-_FILES = ("values.csv", "run.toml", "run.json", "table.safetensors", "report.html")
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,21 +52,36 @@ class Known:
     marked: Any
 
 
-def require_free(folder: Path, overwrite: bool) -> None:
-    """Raise if results, or anything else, would be overwritten without leave."""
+def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None) -> bool:
+    """Raise if results, or anything else, would be lost without leave; return whether a run of `config` goes on there.
+
+    A run that died goes on if it is made again with the same options: nothing that was released is drawn again.
+    """
     if folder.exists() and not folder.is_dir():
         raise DpvalueError(f"{folder} must be a folder, but is a file")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not (folder / "run.toml").is_file():
+    if not folder.is_dir():
+        return False
+    names = {file.name for file in folder.iterdir()} - {file.name for file in remains(folder)}
+    has_values, paid = "values.csv" in names, has_releases(folder)
+    goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
+    if paid and not goes_on:
+        what = "an unfinished run with other options, and what it has paid for"
+    elif names <= _BEFORE_FACTS or (goes_on and not has_values):
+        return goes_on  # nothing, or nothing but what this run has written
+    elif "run.toml" not in names or "run.json" not in names:
         raise DpvalueError(f"{folder} holds other files: name a new folder with --out")
+    elif has_values:
+        what = "results already"
+    else:
+        what = f"releases without values (dpvalue revalue {folder} makes them, for nothing)"
     if not overwrite:
-        raise DpvalueError(f"{folder} holds results already: name another folder, or give --overwrite")
+        raise DpvalueError(f"{folder} holds {what}: name another folder, or give --overwrite")
+    return goes_on
 
 
 def require_writable(folder: Path, parties: int) -> None:
     """Raise unless results of so many parties can be written there: tried, before anything is spent."""
-    scratch = _scratch(folder)
+    scratch = folder.with_name(f".{folder.name}.part")
     try:
         made = [one for one in scratch.parents if not one.exists()]
         scratch.mkdir(parents=True, exist_ok=True)
@@ -80,7 +99,7 @@ def require_writable(folder: Path, parties: int) -> None:
         )
 
 
-def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Schema) -> dict[str, Any]:
+def first_facts(config: RunConfig, table: Table, plan: Plan | None) -> dict[str, Any]:
     """Return what is known of a run once its releases are made; enough to value them later."""
     from dpvalue import __version__
 
@@ -91,7 +110,6 @@ def first_facts(config: RunConfig, table: Table, plan: Plan | None, schema: Sche
         "toml": config.to_toml(),
         "task": table.encoding.task,
         "model": table.model,
-        "schema": schema.to_json(),
         "seed": config.seed,
         "guarantee": asdict(table.guarantee),
         "sentence": str(table.guarantee),
@@ -123,11 +141,18 @@ def _ledger_facts(config: RunConfig) -> dict[str, Any] | None:
     }
 
 
-def value_facts(result: Result, known: Known | None, retrained: list[Curve] | None = None) -> dict[str, Any]:
-    """Return what is known once values are made; `retrained` curves take the place of those from the table."""
-    curves = retrained
-    if curves is None:
-        curves = [make(result, order) for make in (removal_curve, addition_curve) for order in ORDERS]
+def table_curves(result: Result, report: Report) -> list[Curve]:
+    """Return the curves that a page shows, made from the private table."""
+    curves: list[Curve] = []
+    for make in (removal_curve, addition_curve):
+        for order in ORDERS:
+            curves.append(make(result, order))
+            report("curves", len(curves), 2 * len(ORDERS))
+    return curves
+
+
+def value_facts(result: Result, known: Known | None, curves: list[Curve]) -> dict[str, Any]:
+    """Return what is known once values are made."""
     assert result.utility is not None
     return {
         "semivalues": [one.name for one in result.semivalues],
@@ -157,37 +182,72 @@ def _detection(result: Result, known: Known) -> dict[str, Any]:
     }
 
 
-def values_frame(result: Result) -> pd.DataFrame:
+def values_frame(result: Result, report: Report) -> pd.DataFrame:
     """Return what values.csv holds: party, values, both kinds of error, rank."""
     draws = min(20, max(4, 200_000 // result.table.n))  # of a very large table fewer: they would take minutes
-    return result.frame(noise=result.guarantee.private, draws=draws)
+    return result.frame(noise=result.guarantee.private, draws=draws, progress=report)
 
 
-def _scratch(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.part")
+def start_releases(folder: Path, config: RunConfig, goes_on: bool) -> Path:
+    """Return where the releases of a run are kept until its table is there; whatever else is in the folder stays."""
+    if not goes_on:
+        forget_releases(folder)
+    described = _unfinished(folder)
+    described.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(described, config.to_toml().encode())
+    return described.parent
 
 
-def write_folder(folder: Path, facts: dict[str, Any], table: Table, values: pd.DataFrame | None = None) -> None:
-    """Write all files of a run at once; without values, those from which they can be made later."""
-    scratch = _scratch(folder)
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        table.save(scratch / "table.safetensors")
-        (scratch / "run.toml").write_text(facts["toml"], encoding="utf-8")
-        (scratch / "run.json").write_text(json.dumps(facts, indent=1, default=str) + "\n", encoding="utf-8")
-        if values is not None:
-            values.to_csv(scratch / "values.csv", index=False)
-            (scratch / "report.html").write_text(report_page(values, facts), encoding="utf-8")
-        if folder.is_dir():
-            for name in _FILES:  # results that may be overwritten; anything else there stays
-                (folder / name).unlink(missing_ok=True)
-            for file in scratch.iterdir():
-                file.replace(folder / file.name)
-        else:
-            scratch.replace(folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+def abandon(folder: Path) -> None:
+    """Leave no trace of a run that has released nothing."""
+    if not has_releases(folder):
+        forget_releases(folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def keep_table(folder: Path, facts: dict[str, Any], table: Table) -> None:
+    """Write all that values can be made from, at any time and for nothing; what older values said is removed first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (folder / "values.csv", folder / "report.html", *remains(folder)):
+        stale.unlink(missing_ok=True)
+    table.save(folder / "table.safetensors")
+    write_whole(folder / "run.toml", facts["toml"].encode())
+    _write_facts(folder, facts)
+
+
+def _unfinished(folder: Path) -> Path:
+    return folder / "releases" / "run.toml"
+
+
+def has_releases(folder: Path) -> bool:
+    """Return whether releases of an unfinished run are kept in a folder."""
+    return any(_unfinished(folder).parent.glob("release-*"))
+
+
+def forget_releases(folder: Path) -> None:
+    """Remove what `releases/` keeps, once the table or the values that were made of it are there."""
+    shutil.rmtree(_unfinished(folder).parent, ignore_errors=True)
+
+
+def keep_values(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> None:
+    """Write values and the page: values last of what a page is made from, as they say that all of it is there."""
+    _write_facts(folder, facts)
+    write_whole(folder / "values.csv", values.to_csv(index=False).encode())
+    write_page(folder, facts, values)
+
+
+def write_page(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> Path:
+    """Write report.html, and return where it is; what writers that were killed have left goes."""
+    for part in remains(folder):
+        part.unlink(missing_ok=True)
+    page = folder / "report.html"
+    write_whole(page, report_page(values, facts).encode())
+    return page
+
+
+def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    write_whole(folder / "run.json", (json.dumps(facts, indent=1, default=str) + "\n").encode())
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,9 +264,12 @@ class Folder:
 
     def table(self) -> tuple[Table, Schema]:
         """Return the private table, and how columns become numbers."""
-        schema = Schema.from_json(self.facts["schema"])
-        found = load(self.path / "table.safetensors", preprocess=schema)
-        return (found.table if isinstance(found, Result) else found), schema
+        path = self.path / "table.safetensors"
+        found = load(path)
+        table = found.table if isinstance(found, Result) else found
+        if not isinstance(table.encoding.preprocess, Schema):
+            raise DpvalueError(f"{path} is not the table of a run from files: it does not say how columns are encoded")
+        return table, table.encoding.preprocess
 
     def values(self) -> pd.DataFrame:
         """Return values.csv, checked to be what run.json says."""
@@ -225,6 +288,10 @@ def open_folder(path: Path) -> Folder:
     """Return the output folder of a run, whoever wrote it: its run.json is checked field by field."""
     file = path / "run.json"
     if not file.is_file():
+        if has_releases(path):
+            raise DpvalueError(
+                f"{path} holds an unfinished run: the same dpvalue run goes on with it, and spends nothing twice"
+            )
         raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
     facts = parse_json(read_text(file), str(file))
     with _damage(file):

@@ -135,7 +135,7 @@ class Job:
         """Return labels as canonical texts, or as numbers for regression."""
         return read_labels(column, self.task)
 
-    def release(self, parties: Parties, report: Report) -> Table:
+    def release(self, parties: Parties, checkpoint: Path | None, report: Report) -> Table:
         """Make the releases: the only step that reads private rows, and the only one that costs."""
         config = self.config
         return release(
@@ -143,11 +143,12 @@ class Job:
             self.utility,
             privacy=config.privacy,
             ledger=config.open_ledger(),
+            checkpoint=checkpoint,
             progress=report,
             **self.settings,
         )
 
-    def value(self, parties: Parties, report: Report) -> Result:
+    def value(self, parties: Parties, checkpoint: Path | None, report: Report) -> Result:
         """Make the releases and the values along the way, for schedules that do both at once."""
         config = self.config
         return value(
@@ -156,6 +157,7 @@ class Job:
             privacy=config.privacy,
             semivalues=config.semivalue,
             ledger=config.open_ledger(),
+            checkpoint=checkpoint,
             progress=report,
             **self.settings,
         )

@@ -77,6 +77,9 @@ class Schema(BaseEstimator, TransformerMixin):  # type: ignore[misc]
     def transform(self, frame: Any) -> Floats:
         """Return the rows of a frame as numbers; all of a row is NaN if one of its cells cannot be read."""
         table = as_columns(frame)
+        for name in self.names:
+            if name not in table.columns:
+                raise DpvalueError(f"there is no column {name!r}, which the public file has")
         found = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
         found[np.isnan(found).any(axis=1)] = np.nan
         return found

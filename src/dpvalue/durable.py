@@ -1,0 +1,34 @@
+"""Files that are whole or not there: a reader, a full disk and a power cut find the old content or all of the new."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file; when this returns, it is on the disk."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def remains(folder: Path) -> list[Path]:
+    """Return what writers that were killed have left in a folder."""
+    return sorted(folder.glob(".*.part"))
+
+
+def _sync_folder(folder: Path) -> None:
+    """The name of a new file is on the disk once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
