@@ -9,12 +9,19 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export OMP_NUM_THREADS ?= 1
 WORKERS ?= 2
 
-.PHONY: help demo test check bench lint types fast clean
+# Percent of the library's lines that the tests must reach; raise it when more is reached.
+COVERAGE := 92
+
+.PHONY: help demo test check bench lint types fast docs gpu dist hooks clean
 
 help:
 	@echo "make demo   values a data set under differential privacy and shows the result"
-	@echo "make test   lint, types and all tests"
+	@echo "make test   lint, types and all tests, with coverage"
 	@echo "make check  lint, types and the fast tests"
+	@echo "make docs   the tests of what the documentation says"
+	@echo "make gpu    the tests that need a GPU"
+	@echo "make dist   builds wheel and sdist in dist/, and runs the demonstration from the wheel"
+	@echo "make hooks  lets git run lint and types before each commit"
 	@echo "make bench  times the engine beside the literal algorithm, and writes benchmarks/results/cpu.json"
 	@echo "make clean  removes the virtual environment and caches"
 
@@ -50,7 +57,26 @@ check: lint types fast
 
 test: lint types
 	$(BIN)/python -m pip check
-	$(BIN)/pytest -n $(WORKERS) src tests
+	$(BIN)/pytest -n $(WORKERS) --cov=dpvalue --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) src tests
+
+docs: $(VENV)/.installed
+	$(BIN)/pytest tests/test_docs.py tests/test_package.py::test_the_readmes_python_runs
+
+gpu: $(VENV)/.installed
+	$(BIN)/pytest -m gpu tests/test_gpu.py
+
+# The wheel is tried in an environment that borrows dependencies from ours, but cannot see the source.
+PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'
+dist: $(VENV)/.installed
+	rm -rf dist build
+	$(BIN)/python -m build --outdir dist
+	$(BIN)/python -m venv build/venv
+	build/venv/bin/python -m pip install --quiet --no-deps dist/*.whl
+	$(BIN)/python $(PURELIB) > "$$(build/venv/bin/python $(PURELIB))/borrowed.pth"
+	build/venv/bin/dpvalue demo --out build/demo
+
+hooks: $(VENV)/.installed
+	$(BIN)/pre-commit install
 
 clean:
-	rm -rf $(VENV) $(VENV)-pydvl .mypy_cache .pytest_cache .ruff_cache dist build
+	rm -rf $(VENV) $(VENV)-pydvl .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist build

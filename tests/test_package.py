@@ -6,7 +6,11 @@ import inspect
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
+import yaml
 
 import dpvalue as dpv
 
@@ -55,8 +59,54 @@ def test_every_public_name_has_a_docstring_and_guarantees_are_stated() -> None:
 
 
 def test_the_versions_agree() -> None:
-    project = (ROOT / "pyproject.toml").read_text()
-    assert f'version = "{dpv.__version__}"' in project
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert project["version"] == dpv.__version__ == citation["version"]
+    assert project["license"] == citation["license"]
+
+
+def make_targets() -> set[str]:
+    """What `make` can be asked for by name."""
+    (names,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return set(names.split())
+
+
+def test_every_make_target_is_there_and_explained_or_part_of_one_that_is() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    rules = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
+    assert rules == make_targets()
+    explained = set(re.findall(r'@echo "make (\w+) ', makefile))
+    assert rules - explained == {"help", "lint", "types", "fast"}
+
+
+@pytest.mark.parametrize("workflow", ["test", "build", "docs"])
+def test_workflows_run_make_targets_that_exist(workflow: str) -> None:
+    path = ROOT / ".github" / "workflows" / f"{workflow}.yml"
+    (job,) = yaml.safe_load(path.read_text())["jobs"].values()
+    lines = [line for step in job["steps"] for line in step.get("run", "").splitlines()]
+    made = [line.split() for line in lines if not line.startswith("apt-get ")]
+    assert made
+    for command, python, target in made:
+        assert (command, python) == ("make", "PYTHON=python")
+        assert target in make_targets()
+
+
+def test_the_workflows_are_these_and_try_every_supported_python() -> None:
+    folder = ROOT / ".github" / "workflows"
+    assert sorted(path.name for path in folder.iterdir()) == ["build.yml", "docs.yml", "test.yml"]
+    tried = yaml.safe_load((folder / "test.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]["python"]
+    named = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert tried == named == ["3.11", "3.12", "3.13"]
+
+
+def test_hooks_run_the_tools_of_the_environment_and_fetch_nothing() -> None:
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    assert repo["repo"] == "local"
+    makefile = (ROOT / "Makefile").read_text()
+    for hook in repo["hooks"]:
+        assert hook["language"] == "system"
+        tool = hook["entry"].removesuffix(" --force-exclude").removeprefix(".venv/bin/")
+        assert re.search(rf"^\t\$\(BIN\)/{tool}( \.)?$", makefile, re.MULTILINE), tool
 
 
 def test_the_readmes_python_runs(tmp_path: Path) -> None:

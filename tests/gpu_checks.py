@@ -1,0 +1,139 @@
+"""What must hold on a GPU, as measurements and the limits they must keep.
+
+`tests/test_gpu.py` runs them under pytest; `benchmarks/check_gpu.py` on a machine that has torch, numpy and safetensors
+alone. Hence no pytest here, and no scikit-learn.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils import vector_to_parameters
+
+import dpvalue as dpv
+from dpvalue.engine.contributions import Contributions
+from dpvalue.models import build_model, paper_cnn
+from dpvalue.privacy.mechanism import mechanism
+from tests.data import Arrays, classification, images
+
+Shape = tuple[int, ...]
+Unit = Literal["party", "record", "person"]
+
+LARGEST_GAP = 1e-3
+"""Between values on two devices, as a share of the largest value."""
+LARGEST_KERNEL_GAP = 1e-5
+"""Between outputs of the kernel and of torch in float64, as a share of the largest output."""
+SPREAD_WITHIN = 0.05
+"""Of releases over the stated noise, from 1: their other part, a clipped gradient, is small beside it."""
+
+PROBLEMS: tuple[tuple[str, Shape], ...] = (("logistic", (20,)), ("cnn", (1, 12, 12)), ("cnn", (3, 12, 12)))
+SCHEDULES = (
+    *(dpv.Schedule(kind) for kind in ("independent", "running-mean", "optimal", "decaying")),
+    dpv.Schedule("decaying", block=3), dpv.Schedule("running-mean", block=3), dpv.Schedule("replay", probes=3),
+)  # fmt: skip
+NEIGHBOURS: tuple[tuple[str, Shape], ...] = (("logistic", (20,)), ("logistic", (300,)), ("cnn", (1, 12, 12)))
+KERNELS: tuple[tuple[Shape, int, int], ...] = (
+    ((1, 28, 28), 10, 130),  # one tile of images and a bit
+    ((1, 12, 12), 1, 128),  # a regression, exactly one tile
+    ((3, 13, 10), 16, 5),  # an odd side, whose last row no window covers
+    ((4, 8, 8), 3, 1),
+)
+"""Shapes of images, numbers of outputs, and of images."""
+
+
+def data(shape: Shape, n: int) -> tuple[Arrays, Arrays]:
+    """Rows of this shape in four classes, as (train, test)."""
+    if len(shape) == 1:
+        return classification(n, 4, *shape, test=60)
+    (X, y), (public, labels) = images(n, 4, shape[1], test=60)
+    colours = np.linspace(1, -0.5, shape[0])[:, None, None]
+    return (colours * X[:, None], y), (colours * public[:, None], labels)
+
+
+def value(model: str, shape: Shape, schedule: dpv.Schedule, device: str, privacy: dpv.Privacy | None = None) -> Any:
+    """Shapley values of a small problem, as an array; with privacy, under seeded noise."""
+    train, public = data(shape, 120 if model == "logistic" else 24)
+    result = dpv.value(
+        train, public, model=model, schedule=schedule, permutations=20 if model == "logistic" else 4, privacy=privacy,
+        noise="fast", clip=1.0, learning_rate=0.1, projection=None, engine=dpv.Local(device=device), progress=False,
+    )  # fmt: skip
+    return result.values["shapley"]
+
+
+def gap(one: Any, two: Any) -> float:
+    """The largest difference, as a share of the largest number."""
+    one, two = (torch.as_tensor(each, dtype=torch.float64, device="cpu") for each in (one, two))
+    return float((one - two).abs().max() / one.abs().max())
+
+
+def spread(model: str, shape: Shape, device: str) -> float:
+    """The spread of releases over the stated noise: 1 where the noise has the stated scale."""
+    train, public = data(shape, 120 if model == "logistic" else 24)
+    table = dpv.release(
+        train, public, model=model, noise="fast", clip=1.0, learning_rate=1e-6, projection=None, progress=False,
+        privacy=dpv.Privacy(2.0, 1e-4), schedule=dpv.Schedule("replay", rounds=1), engine=dpv.Local(device=device),
+    )  # fmt: skip
+    return float((table.rows / torch.from_numpy(table.noise_std)[:, None]).std())
+
+
+def whole_numbers(parties: dpv.Parties, public: Arrays, model: str, unit: Unit, device: str) -> Tensor:
+    """What all units contribute, in whole steps: of each party, or of its records or persons."""
+    privacy = dpv.Privacy(2.0, 1e-4, unit)
+    utility, engine = dpv.Utility(*public), dpv.Local(device=device)
+    encoding = utility.encoding(model)
+    rows = parties.encode(encoding, engine.torch_dtype, engine.torch_device, privacy)
+    built = build_model(model, encoding.task, rows.x[0], encoding.outputs, engine.torch_dtype, engine.torch_device)
+    contributions = Contributions(built, rows, mechanism(privacy, 1.0, 1.0), engine, on_grid=True)
+    theta = torch.linspace(-1, 1, built.size, device=device).expand(parties.n, -1)
+    grid = contributions.grid()
+    assert grid is not None
+    gradients = contributions._gradients(theta, torch.arange(parties.n, device=device))
+    return grid.round(contributions.mechanism.clipped(gradients))
+
+
+def moved(model: str, shape: Shape, unit: Unit, device: str) -> list[list[int]]:
+    """The places whose whole numbers change with row 7: those of its party (2) or record ([2, 1]) and no others.
+
+    For unit person, where rows also change places and that person has more of them: [party, how many rows of numbers
+    went away] for each party where any did.
+    """
+    (X, y), public = data(shape, 90)
+    groups, persons = np.arange(90) % 5, np.arange(90) // 5 % 6 * 5 + np.arange(90) % 5
+    other = np.array(X)
+    other[7] *= -3
+    before = whole_numbers(dpv.Parties(X, y, groups, persons), public, model, unit, device)
+    if unit != "person":
+        after = whole_numbers(dpv.Parties(other, y, groups, persons), public, model, unit, device)
+        places: list[list[int]] = (before != after).any(-1).nonzero().tolist()
+        return places
+    order = np.r_[7, np.arange(7), 7, np.arange(8, 90), 7]
+    neighbour = dpv.Parties(other[order], y[order], groups[order], persons[order])
+    after = whole_numbers(neighbour, public, model, unit, device)
+    gone = [
+        len({tuple(row) for row in one} - {tuple(row) for row in two})
+        for one, two in zip(before.tolist(), after.tolist(), strict=True)
+    ]
+    return [[party, count] for party, count in enumerate(gone) if count]
+
+
+MAY_MOVE: dict[Unit, list[list[int]]] = {"party": [[2]], "record": [[2, 1]], "person": [[2, 1]]}
+
+
+def kernel_gap(shape: Shape, outputs: int, count: int, device: str) -> float:
+    """The gap between the outputs of three CNNs on so many images by the kernel, and by torch in float64."""
+    from dpvalue.models.cnn_kernel import cnn_outputs  # needs Triton
+
+    generator = torch.Generator().manual_seed(0)
+    module = paper_cnn(shape, outputs).double()
+    size = sum(one.numel() for one in module.parameters())
+    theta = torch.randn(6, size, generator=generator)[::2] / 4  # every other row: not contiguous
+    x = torch.randn(count, *shape, generator=generator)
+    expected = []
+    with torch.no_grad():
+        for one in theta.double():
+            vector_to_parameters(one, module.parameters())
+            expected.append(module(x.double()))
+    return gap(torch.stack(expected), cnn_outputs(theta.to(device), x.to(device), outputs))
