@@ -20,13 +20,13 @@ from quality import EPSILONS, Task, split_of
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.choice import choose, mechanisms
-from dpvalue.engine.contributions import Contributions
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
-from dpvalue.rehearsal import Rehearsal, Sketch
-from dpvalue.run import open_setting
-from dpvalue.settings import Settings
-from dpvalue.training import train
+from dpvalue.models.training import train
+from dpvalue.planning.choice import choose, mechanisms
+from dpvalue.planning.rehearsal import Rehearsal, Sketch
+from dpvalue.planning.settings import Settings
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.valuation.run import open_setting
 
 ENGINE = dpv.Local(device="cpu")
 STEP, JUDGES = 0.5, 250

@@ -89,9 +89,9 @@ def run(task: Task) -> dict[str, Any]:
     import torch
 
     import dpvalue as dpv
+    from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.run import prepare
-    from dpvalue.settings import Settings
+    from dpvalue.valuation.run import prepare
 
     torch.set_num_threads(1)
     warnings.simplefilter("error")
@@ -111,14 +111,14 @@ def run(task: Task) -> dict[str, Any]:
             clip_rule="auto", learning_rate="auto", **common,
         )  # fmt: skip
         began = time.perf_counter()
-        with engine.threading(), reporting(False) as report:
+        with engine.threading(), reporting(False) as tell:
             made = prepare(dpv.Parties(*private), dpv.Utility(*public), settings)
             chosen_in = time.perf_counter() - began
             for draw in range(task.draws):
                 seeded = replace(made, settings=replace(settings, seed=1000 * task.split + draw))
                 values = (
-                    seeded.release(report)[0]
-                    .value(dpv.Utility(*public), permutations=100, engine=engine, progress=report)
+                    seeded.release(tell)[0]
+                    .value(dpv.Utility(*public), permutations=100, engine=engine, progress=tell)
                     .values["shapley"]
                 )
                 found["auc"].setdefault(OURS, {}).setdefault(epsilon, []).append(dpv.detection.auc(values, changed))
@@ -200,7 +200,7 @@ def main() -> None:
         print("\n".join(summary([one for one in runs if one["task"]["name"] == name])), flush=True)  # noqa: T201
         print()  # noqa: T201
     if asked.json:
-        from dpvalue.bench.machine import facts
+        from dpvalue_experiments.bench.machine import facts
 
         asked.json.write_text(json.dumps({"machine": facts(), "runs": runs}) + "\n")
 

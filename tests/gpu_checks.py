@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn.utils import vector_to_parameters
 
 import dpvalue as dpv
-from dpvalue.engine.contributions import Contributions
 from dpvalue.models import build_model, paper_cnn
 from dpvalue.privacy.mechanism import mechanism
+from dpvalue.releasing.contributions import Contributions
 from tests.data import Arrays, classification, images
 
 Shape = tuple[int, ...]

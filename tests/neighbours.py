@@ -29,7 +29,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -45,14 +44,14 @@ from torch import Tensor
 from typer.main import get_command
 
 import dpvalue as dpv
-from dpvalue import run as run_module
-from dpvalue.cells import identity
-from dpvalue.choice import choose
 from dpvalue.cli import app
-from dpvalue.engine.contributions import Contributions
+from dpvalue.data.cells import identity
+from dpvalue.planning import plan as plan_module
+from dpvalue.planning.choice import choose
 from dpvalue.privacy.grid import Grid
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.valuation import run as run_module
 
-plan_module = import_module("dpvalue.plan")  # dpvalue.plan is the function
 COMMAND = get_command(app)
 Record = dict[str, Any]
 FEATURES = ("age", "grade", "town", "member", "day")

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 import dpvalue as dpv
-from dpvalue.encoding import Encoding
-from dpvalue.engine.contributions import Contributions
+from dpvalue.data.encoding import Encoding
+from dpvalue.planning.learning_rate import PublicTuner
 from dpvalue.privacy.grid import Grid
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.privacy.noise import NoiseStream
-from dpvalue.run import Run
-from dpvalue.tuning import PublicTuner
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.valuation.run import Run
 
 from .data import classification, images, regression
 
@@ -228,7 +228,7 @@ def test_statistics_that_leak_through_scaling_are_caught(monkeypatch: pytest.Mon
 
 
 def test_a_setting_that_depends_on_private_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dpvalue.run as run_module
+    import dpvalue.valuation.run as run_module
 
     prepare = run_module.prepare
     rate = PublicTuner.learning_rate
@@ -238,7 +238,7 @@ def test_a_setting_that_depends_on_private_rows_is_caught(monkeypatch: pytest.Mo
         monkeypatch.setattr(PublicTuner, "learning_rate", lambda *given: rate(*given) + shift)
         return prepare(parties, *others)
 
-    monkeypatch.setattr("dpvalue.canaries.prepare", faulty)
+    monkeypatch.setattr("dpvalue.auditing.canaries.prepare", faulty)
     found = run_audit(learning_rate="auto")
     assert found.leaking == ("learning_rate",)
     assert "public settings depend on private rows: learning_rate" in str(found)

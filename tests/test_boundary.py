@@ -21,11 +21,11 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import dpvalue as dpv
-from dpvalue.cells import identity, number, party_name, text
-from dpvalue.columns import as_column, as_columns, of_array
-from dpvalue.parties import as_parties
-from dpvalue.tabular.files import peek, read_private, read_public
-from dpvalue.tabular.lines import Layout, blocks
+from dpvalue.data.cells import identity, number, party_name, text
+from dpvalue.data.columns import as_column, as_columns, of_array
+from dpvalue.data.files import peek, read_private, read_public
+from dpvalue.data.lines import Layout, blocks
+from dpvalue.data.parties import as_parties
 
 from .data import classification
 

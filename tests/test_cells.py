@@ -17,10 +17,10 @@ import pandas as pd
 import polars
 import pytest
 
-from dpvalue.cells import identity, index_of, is_missing, number, text
-from dpvalue.columns import Column, as_column, as_columns
-from dpvalue.tabular.files import peek, read_private
-from dpvalue.tabular.lines import LONGEST_LINE, Layout, blocks, count_lines
+from dpvalue.data.cells import identity, index_of, is_missing, number, text
+from dpvalue.data.columns import Column, as_column, as_columns
+from dpvalue.data.files import peek, read_private
+from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines
 
 DAY = datetime.date(2024, 5, 1)
 

@@ -18,15 +18,15 @@ import torch
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue import files
 from dpvalue.cli import app
+from dpvalue.data.schema import Schema
+from dpvalue.jobs import execute
+from dpvalue.jobs.config import make_config, read_config
+from dpvalue.jobs.folder import Known, first_facts, keep_table, keep_values, table_curves, value_facts, values_frame
 from dpvalue.printable import one_line, visible
 from dpvalue.progress import silent
 from dpvalue.report import report_page
-from dpvalue.tabular import execute
-from dpvalue.tabular.config import make_config, read_config
-from dpvalue.tabular.folder import Known, first_facts, keep_table, keep_values, table_curves, value_facts, values_frame
-from dpvalue.tabular.schema import Schema
+from dpvalue.valuation import storage
 
 HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
 BAD: dict[str, Any] = {
@@ -262,23 +262,23 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
     """With a digest that is right: whoever can write a file can make one."""
     result.save(tmp_path / "file")
     assert used(tmp_path / "file") is None
-    header, tensors = files._read(tmp_path / "file")
+    header, tensors = storage._read(tmp_path / "file")
     refused = 0
     for path in paths(header):
         for new in (KeyError, *BAD.values()):
-            files._write(tmp_path / "changed", put(header, path, new), tensors)
+            storage._write(tmp_path / "changed", put(header, path, new), tensors)
             refused += used(tmp_path / "changed") is not None
     assert refused > 300
     for name, tensor in tensors.items():
         for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
-            files._write(tmp_path / "changed", header, {**tensors, name: other})
+            storage._write(tmp_path / "changed", header, {**tensors, name: other})
             assert used(tmp_path / "changed"), (name, other.shape)
         for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
             content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
             (tmp_path / "changed").write_bytes(content)
             assert used(tmp_path / "changed"), (name, kind)
         left = {one: tensors[one] for one in tensors if one != name}
-        files._write(tmp_path / "changed", header, left)
+        storage._write(tmp_path / "changed", header, left)
         assert used(tmp_path / "changed"), name
 
 

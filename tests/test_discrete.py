@@ -10,8 +10,8 @@ import pytest
 from scipy import stats
 
 import dpvalue as dpv
-from dpvalue.privacy import discrete
-from dpvalue.privacy.discrete import Bits, discrete_gaussian, discrete_laplace
+from dpvalue.privacy import samplers
+from dpvalue.privacy.samplers import Bits, discrete_gaussian, discrete_laplace
 
 
 def source(seed: int) -> Bits:
@@ -72,7 +72,7 @@ def test_a_coin_decided_by_float_is_decided_as_by_exact_arithmetic(monkeypatch: 
     for sampler in (discrete_laplace, discrete_gaussian):
         fast = sampler(source(4), 22, 300)
         with monkeypatch.context() as patch:
-            patch.setattr(discrete, "_UNSURE", 2.0)
+            patch.setattr(samplers, "_UNSURE", 2.0)
             assert sampler(source(4), 22, 300).tolist() == fast.tolist()
 
 
@@ -91,9 +91,9 @@ def test_a_tie_is_decided_by_further_bits() -> None:
             assert count == 1
             return np.array([drawn.pop()], dtype=np.uint64)
 
-        assert discrete._is_below(first, Fraction(1), more) is below
+        assert samplers._is_below(first, Fraction(1), more) is below
         assert not drawn
-    assert discrete._is_below(2**64 - 1, Fraction(0), source(0))
+    assert samplers._is_below(2**64 - 1, Fraction(0), source(0))
 
 
 def test_bad_scales_are_refused() -> None:

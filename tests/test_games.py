@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.games import value_game
+from dpvalue.valuation.games import value_game
 
 Game = Callable[[tuple[int, ...]], float]
 

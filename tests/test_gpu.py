@@ -75,10 +75,10 @@ def test_walks_by_recorded_steps_are_those_by_single_launches(
     def launched(work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> Callable[..., tuple[Tensor, ...]]:
         return work
 
-    monkeypatch.setattr("dpvalue.engine.interleaved.Graph", Counted)
+    monkeypatch.setattr("dpvalue.releasing.interleaved.Graph", Counted)
     by_graph = checks.value("cnn", (1, 12, 12), schedule, "cuda", privacy)
     assert recorded
-    monkeypatch.setattr("dpvalue.engine.interleaved.Graph", launched)
+    monkeypatch.setattr("dpvalue.releasing.interleaved.Graph", launched)
     by_launch = checks.value("cnn", (1, 12, 12), schedule, "cuda", privacy)
     assert checks.gap(by_launch, by_graph) < checks.LARGEST_GAP
 

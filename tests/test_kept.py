@@ -22,19 +22,19 @@ from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue import durable
-from dpvalue import run as run_module
-from dpvalue.charging import Charging
-from dpvalue.checkpoint import Checkpoint
-from dpvalue.choice import choose
-from dpvalue.estimates import Estimate
+from dpvalue.jobs import execute as execute_module
+from dpvalue.jobs import folder as folder_module
+from dpvalue.jobs.config import RunConfig, make_config
+from dpvalue.jobs.execute import Done, Interrupted, execute, revalue
+from dpvalue.jobs.folder import open_folder, require_free, write_page
+from dpvalue.jobs.job import Job, open_job
+from dpvalue.planning.choice import choose
 from dpvalue.privacy.charges import Charge
 from dpvalue.progress import silent
-from dpvalue.tabular import execute as execute_module
-from dpvalue.tabular import folder as folder_module
-from dpvalue.tabular.config import RunConfig, make_config
-from dpvalue.tabular.execute import Done, Interrupted, execute, revalue
-from dpvalue.tabular.folder import open_folder, require_free, write_page
-from dpvalue.tabular.job import Job, open_job
+from dpvalue.releasing.checkpoint import Checkpoint
+from dpvalue.valuation import run as run_module
+from dpvalue.valuation.charging import Charging
+from dpvalue.valuation.estimates import Estimate
 
 WATCHED = ("execute", "folder", "durable", "checkpoint", "charging", "files", "ledger", "rounds")
 KILLS = 60
@@ -312,7 +312,7 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         durable.write_whole(path, content)
 
-    for name in ("dpvalue.checkpoint", "dpvalue.files", "dpvalue.tabular.folder"):
+    for name in ("dpvalue.releasing.checkpoint", "dpvalue.valuation.storage", "dpvalue.jobs.folder"):
         monkeypatch.setattr(f"{name}.write_whole", counted)
     full = 0
     execute(job, None, tmp_path / "whole", silent)

@@ -19,11 +19,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue.engine.contributions import Contributions
-from dpvalue.engine.factored import FactoredRows
-from dpvalue.tabular.config import make_config
-from dpvalue.tabular.execute import execute
-from dpvalue.tabular.job import open_job
+from dpvalue.jobs.config import make_config
+from dpvalue.jobs.execute import execute
+from dpvalue.jobs.job import open_job
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.factored import FactoredRows
 
 from .data import classification
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from dpvalue.engine.people import add_by_turns, add_in_order
 from dpvalue.models import Linear, Model, build_model, projected
 from dpvalue.models.lone import lone_gradients, lone_inputs
 from dpvalue.privacy.mechanism import clip_rows, normalise_rows
+from dpvalue.releasing.people import add_by_turns, add_in_order
 
 CPU = torch.device("cpu")
 

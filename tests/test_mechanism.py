@@ -11,11 +11,11 @@ from scipy import stats
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.engine.contributions import Contributions
-from dpvalue.engine.factored import add_outer
+from dpvalue.data.rows import party_rows
 from dpvalue.models import Linear, Network
 from dpvalue.privacy.mechanism import Mechanism, Scale, clip_rows, mechanism, normalise_rows
-from dpvalue.rows import party_rows
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.factored import add_outer
 
 from .data import classification
 

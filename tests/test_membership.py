@@ -12,8 +12,8 @@ import pytest
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.demo import embedded
-from dpvalue.membership import _likelihood_ratios
+from dpvalue.auditing.membership import _likelihood_ratios
+from dpvalue.jobs.demo import embedded
 
 
 def attack(name: str, **given: Any) -> dpv.MembershipAttack:

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.columns import Column
-from dpvalue.encoding import Encoding
+from dpvalue.data import files, lines
+from dpvalue.data.columns import Column
+from dpvalue.data.encoding import Encoding
 from dpvalue.models import lone
-from dpvalue.tabular import files, lines
 
 from .neighbours import SCENARIOS, run_changes
 
@@ -99,7 +99,7 @@ def adding_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def dropping_lines_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line that is no record leaves its party, whose public size changes."""
-    monkeypatch.setattr("dpvalue.tabular.lines.Layout.guesses", lambda *given: ())
+    monkeypatch.setattr("dpvalue.data.lines.Layout.guesses", lambda *given: ())
 
 
 def telling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ import torch
 from scipy import stats
 
 import dpvalue as dpv
-from dpvalue.engine.contributions import Contributions
 from dpvalue.privacy.grid import make_grid
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.noise import FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
+from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 import re
 import subprocess
@@ -156,3 +158,76 @@ def test_a_traceback_would_not_show_private_rows() -> None:
 
 def test_version() -> None:
     assert run(str(COMMAND), "--version").stdout == f"dpvalue {dpv.__version__}\n"
+
+
+PACKAGES = [
+    ".".join(path.relative_to(ROOT / "src").parent.parts)
+    for name in ("dpvalue", "dpvalue_experiments")
+    for path in sorted((ROOT / "src" / name).rglob("__init__.py"))
+]
+# Each imports from those before it, as CONTRIBUTING.md says.
+LAYERS = (
+    "models", "privacy", "data", "engine", "releasing", "planning", "valuation", "auditing", "report", "jobs", "cli",
+)  # fmt: skip
+UPWARDS = {("planning.plan", "valuation"), ("stored", "privacy")}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules that a file imports from, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+    return found
+
+
+def test_no_module_has_the_name_of_a_public_function() -> None:
+    """`dpvalue.plan` is the function, whatever has been imported."""
+    functions = [name for name in dpv.__all__ if inspect.isfunction(getattr(dpv, name))]
+    assert {"audit", "load", "plan", "release", "value"} <= set(functions)
+    for name in functions:
+        assert importlib.util.find_spec(f"dpvalue.{name}") is None, name
+
+
+def test_what_has_the_path_of_a_module_is_that_module() -> None:
+    assert len(PACKAGES) > 10
+    for name in PACKAGES:
+        package = importlib.import_module(name)
+        folder = ROOT / "src" / name.replace(".", "/")
+        inside = {path.stem for path in folder.glob("*.py")} | {
+            path.parent.name for path in folder.glob("*/__init__.py")
+        }
+        for module in inside - {"__init__", "__main__"}:
+            found = getattr(package, module, None)
+            assert found is None or inspect.ismodule(found), f"{name}.{module} is {found!r}"
+
+
+def test_public_modules_are_where_users_find_them() -> None:
+    assert callable(dpv.games.value_game)
+    assert callable(dpv.privacy.accounting.noise_multiplier)
+    assert callable(dpv.detection.auc)
+    assert callable(dpv.baselines.public_loss)
+    assert callable(dpv.tasks.removal_curve)
+    assert callable(dpv.diagnostics.mean_adjusted_variance)
+
+
+def test_imports_go_one_way_and_the_library_imports_no_experiment() -> None:
+    """Commands import experiments where they run them."""
+    files = list((ROOT / "src/dpvalue").rglob("*.py"))
+    assert len(files) > 80
+    upwards = set()
+    for path in files:
+        module = ".".join(path.relative_to(ROOT / "src/dpvalue").with_suffix("").parts)
+        package = module.split(".")[0]
+        if package == "__init__":
+            continue
+        for name in imported(path):
+            assert package == "cli" or not name.startswith("dpvalue_experiments"), f"{path} imports {name}"
+            other = name.removeprefix("dpvalue.").split(".")[0] if name.startswith("dpvalue.") else ""
+            # A module at the top is below all packages.
+            above = LAYERS if package not in LAYERS else LAYERS[LAYERS.index(package) + 1 :]
+            if other in above:
+                upwards.add((module, other))
+    assert upwards == UPWARDS

@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue import detection
-from dpvalue.plan import _advice
+from dpvalue.planning.plan import _advice
 
 from .data import classification, flipped_breast_cancer
 

@@ -13,15 +13,15 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.choice import choose
-from dpvalue.engine.contributions import Contributions
+from dpvalue.data.parties import Parties
 from dpvalue.models import Linear, Model, Network, projected, row_losses
-from dpvalue.parties import Parties
+from dpvalue.planning.choice import choose
+from dpvalue.planning.projection import Basis, make_basis
+from dpvalue.planning.settings import Settings
 from dpvalue.privacy.mechanism import mechanism
-from dpvalue.projection import Basis, make_basis
-from dpvalue.run import open_setting, prepare
-from dpvalue.schedule import Schedule
-from dpvalue.settings import Settings
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.valuation.run import open_setting, prepare
 
 from .data import Arrays, classification, flipped_breast_cancer, images, regression
 

@@ -15,12 +15,12 @@ import pandas as pd
 import pytest
 
 import dpvalue as dpv
+from dpvalue.data.schema import Schema
+from dpvalue.jobs.config import make_config
+from dpvalue.jobs.folder import Known, first_facts, table_curves, value_facts, values_frame
 from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
-from dpvalue.tabular.config import make_config
-from dpvalue.tabular.folder import Known, first_facts, table_curves, value_facts, values_frame
-from dpvalue.tabular.schema import Schema
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(

@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 import dpvalue as dpv
-from dpvalue.experiments import EXPERIMENTS, resnets, use_cases
-from dpvalue.experiments.datasets import MissingDataError
-from dpvalue.experiments.methods import run_methods
-from dpvalue.experiments.trials import Scale
+from dpvalue_experiments.paper import EXPERIMENTS, resnets, use_cases
+from dpvalue_experiments.paper.datasets import MissingDataError
+from dpvalue_experiments.paper.methods import run_methods
+from dpvalue_experiments.paper.trials import Scale
 
 
 def weights(name: str) -> dict[str, torch.Tensor]:

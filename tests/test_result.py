@@ -14,9 +14,10 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue import files, streams
-from dpvalue.engine import interleaved, rounds
+from dpvalue import streams
 from dpvalue.privacy.noise import FastNoise
+from dpvalue.releasing import interleaved, rounds
+from dpvalue.valuation import storage
 
 from .data import Arrays, classification
 
@@ -209,7 +210,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
-    hollow = files._as_text({"format": files.FORMAT_VERSION, "header": {}, "digest": files._digest({}, {})})
+    hollow = storage._as_text({"format": storage.FORMAT_VERSION, "header": {}, "digest": storage._digest({}, {})})
     (tmp_path / "hollow").write_bytes(safetensors.torch.save({}, {"dpvalue": hollow}))
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue import run as run_module
 from dpvalue.privacy import accounting
+from dpvalue.valuation import run as run_module
 
 from .data import classification
 from .test_mechanism import Constant
@@ -207,7 +207,7 @@ def test_effective_weights_of_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_optimal_measures_the_gradients_variance() -> None:
     """With little noise the gradients' own variance dominates, and the weight moves to the own release."""
-    from dpvalue.engine import interleaved
+    from dpvalue.releasing import interleaved
 
     weights: list[float] = []
     original = interleaved._History.variance_ratio

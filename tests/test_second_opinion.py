@@ -27,9 +27,9 @@ from scipy import stats
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting
-from dpvalue.privacy.discrete import discrete_gaussian, discrete_laplace
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
 
 RARE = 1e-6
 OURS = 1_000_000

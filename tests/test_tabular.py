@@ -12,12 +12,12 @@ import pandas as pd
 import pytest
 
 import dpvalue as dpv
-from dpvalue.columns import as_column
-from dpvalue.tabular import files
-from dpvalue.tabular.config import make_config, read_config
-from dpvalue.tabular.files import peek, read_private, read_public
-from dpvalue.tabular.job import open_job, party_names
-from dpvalue.tabular.schema import Schema, infer_task
+from dpvalue.data import files
+from dpvalue.data.columns import as_column
+from dpvalue.data.files import peek, read_private, read_public
+from dpvalue.data.schema import Schema, infer_task
+from dpvalue.jobs.config import make_config, read_config
+from dpvalue.jobs.job import open_job, party_names
 
 ROWS = pd.DataFrame({"a": [1.5, -2.0, 3.25], "town": ["x", "y, z", None], "label": [0, 1, 1]})
 

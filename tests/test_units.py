@@ -13,12 +13,12 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.engine.contributions import Contributions
+from dpvalue.data.parties import Parties
 from dpvalue.models import Linear
-from dpvalue.parties import Parties
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import guarantee
 from dpvalue.privacy.mechanism import Scale, mechanism
+from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
 
@@ -29,7 +29,7 @@ QUIET: dict[str, Any] = {"noise": "fast", "progress": False, "engine": EXACT}
 
 def contributions(parties: Parties, privacy: dpv.Privacy, clip: float, scale: Scale = Scale()) -> Any:  # noqa: B008
     """The clipped contributions of all parties at some model, and the mechanism's side of it."""
-    from dpvalue.encoding import fit_encoding
+    from dpvalue.data.encoding import fit_encoding
 
     encoding = fit_encoding(np.asarray(parties.X), np.arange(len(parties.y)) % 3, "classification", None)
     rows = parties.encode(encoding, torch.float64, CPU, privacy)
@@ -172,7 +172,7 @@ def test_a_guarantee_counts_every_party_of_a_person(law: str) -> None:
 
 def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     """A bad record, a person with bad records only and an empty party: nothing, and not minus the centre."""
-    from dpvalue.rows import PartyRows, PersonRows, party_rows, person_rows
+    from dpvalue.data.rows import PartyRows, PersonRows, party_rows, person_rows
 
     model = Linear(1, 2, "classification", torch.float64, CPU)
     x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])

@@ -14,15 +14,31 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.experiments import EXPERIMENTS, federated_rates, use_cases
-from dpvalue.experiments.datasets import MissingDataError, load_hospitals
-from dpvalue.experiments.federated import ROUND_DECAYING, ROUND_IID, ROUND_METHODS, ROUND_NO_DP, round_rate, run_rounds
-from dpvalue.experiments.federated_rates import FIRST_SPLIT, rates_trial, show_rates
-from dpvalue.experiments.methods import Method, Outcome, iid, no_dp, open_run, run_method, run_methods, running_mean
-from dpvalue.experiments.problem import Problem, make_problem, make_sets
-from dpvalue.experiments.trials import Scale
-from dpvalue.run import Run
-from dpvalue.schedule import Schedule
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.valuation.run import Run
+from dpvalue_experiments.paper import EXPERIMENTS, federated_rates, use_cases
+from dpvalue_experiments.paper.datasets import MissingDataError, load_hospitals
+from dpvalue_experiments.paper.federated import (
+    ROUND_DECAYING,
+    ROUND_IID,
+    ROUND_METHODS,
+    ROUND_NO_DP,
+    round_rate,
+    run_rounds,
+)
+from dpvalue_experiments.paper.federated_rates import FIRST_SPLIT, rates_trial, show_rates
+from dpvalue_experiments.paper.methods import (
+    Method,
+    Outcome,
+    iid,
+    no_dp,
+    open_run,
+    run_method,
+    run_methods,
+    running_mean,
+)
+from dpvalue_experiments.paper.problem import Problem, make_problem, make_sets
+from dpvalue_experiments.paper.trials import Scale
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 

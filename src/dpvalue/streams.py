@@ -11,6 +11,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from dpvalue.arrays import Ints
 from dpvalue.errors import require_count
 
 
@@ -36,7 +37,7 @@ def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(int(purpose), index)))
 
 
-def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) -> NDArray[np.int64]:
+def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) -> Ints:
     """Return the permutations `first`, ..., `first + count - 1` of n parties, one a row."""
     return np.stack([stream(seed, purpose, index).permutation(n) for index in range(first, first + count)])
 

@@ -1,6 +1,6 @@
 """The command line. Bad input ends with one clear line and exit code 2."""
 
 from dpvalue.cli import run, check, plan, demo, audit, ledger, reproduce, bench  # isort: skip  (the order of the help)
-from dpvalue.cli.app import app
+from dpvalue.cli.common import app
 
 __all__ = ["app", "audit", "bench", "check", "demo", "ledger", "plan", "reproduce", "run"]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dpvalue import Privacy
-from dpvalue.cli.app import app, failing_clearly, option, out
+from dpvalue.cli.common import app, failing_clearly, option, out
 from dpvalue.errors import require_choice
 from dpvalue.streams import require_seed
 
@@ -53,8 +53,8 @@ def _canaries(
 ) -> bool:
     from sklearn.preprocessing import StandardScaler
 
-    from dpvalue.audit import audit as run_audit
-    from dpvalue.demo import embedded
+    from dpvalue.auditing.audit import audit as run_audit
+    from dpvalue.jobs.demo import embedded
 
     X, y = embedded(data)
     public = X[400:], y[400:]
@@ -77,8 +77,8 @@ def _membership(data: str, privacy: Privacy, schedule: str, permutations: int, t
     import numpy as np
     from sklearn.preprocessing import StandardScaler
 
-    from dpvalue.demo import embedded
-    from dpvalue.membership import membership_attack
+    from dpvalue.auditing.membership import membership_attack
+    from dpvalue.jobs.demo import embedded
 
     X, y = embedded(data)
     order = np.random.default_rng(seed).permutation(len(X))

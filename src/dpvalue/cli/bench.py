@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
 
 
 @app.command()
@@ -19,7 +19,7 @@ def bench(
 
     Example: dpvalue bench covertype --json covertype.json
     """
-    from dpvalue.bench import run_cases
+    from dpvalue_experiments.bench import run_cases
 
     with failing_clearly():
         run_cases(cases or ["cpu"], json)

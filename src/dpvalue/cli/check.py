@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
 
 if TYPE_CHECKING:
-    from dpvalue.tabular.check import Check, FileCheck
+    from dpvalue.jobs.check import Check, FileCheck
 
 Text = str | None
 
@@ -35,8 +35,8 @@ def check(
     Example: dpvalue check train.csv --test test.csv --target label
     """
     with failing_clearly():
-        from dpvalue.tabular.check import check as check_files
-        from dpvalue.tabular.config import make_config
+        from dpvalue.jobs.check import check as check_files
+        from dpvalue.jobs.config import make_config
 
         given: dict[str, Any] = {
             "train": train, "test": test, "target": target, "group": group, "person": person, "task": task,

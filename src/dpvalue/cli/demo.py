@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from dpvalue.cli.app import app, failing_clearly, option, out
+from dpvalue.cli.common import app, failing_clearly, option, out
 from dpvalue.cli.run import run_job, show_done
 
 
@@ -20,11 +20,11 @@ def demo(
     Example: dpvalue demo --epsilon 0.5
     """
     with failing_clearly():
-        from dpvalue.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
+        from dpvalue.jobs.config import make_config
+        from dpvalue.jobs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
+        from dpvalue.jobs.folder import require_free
+        from dpvalue.jobs.job import open_job
         from dpvalue.privacy.budget import Privacy
-        from dpvalue.tabular.config import make_config
-        from dpvalue.tabular.folder import require_free
-        from dpvalue.tabular.job import open_job
 
         Privacy(epsilon)  # before anything is written
         folder = out_ / "results"

@@ -9,7 +9,7 @@ import typer
 from rich import box
 from rich.table import Table as Grid
 
-from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
 from dpvalue.printable import one_line
 
 ledger_app = typer.Typer(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json as json_text
 from typing import TYPE_CHECKING, Annotated
 
-from dpvalue.cli.app import CHECK_ADVICE, app, failing_clearly, option, out
-from dpvalue.detection import is_useful
+from dpvalue.cli.common import CHECK_ADVICE, app, failing_clearly, option, out
+from dpvalue.planning.detection import is_useful
 
 if TYPE_CHECKING:
-    from dpvalue.plan_page import Plan
+    from dpvalue.planning.plan_page import Plan
 
 
 @app.command()
@@ -28,7 +28,7 @@ def plan(
     Example: dpvalue plan --parties 800 --epsilon 1 --auc 0.8
     """
     with failing_clearly():
-        from dpvalue.plan import plan as make_plan
+        from dpvalue.planning.plan import plan as make_plan
         from dpvalue.privacy.budget import Privacy
 
         def of(unit: str, size: int) -> Plan:

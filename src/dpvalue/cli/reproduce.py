@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dpvalue.cli.app import app, argument, failing_clearly, option, out
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
 from dpvalue.errors import require_choice, require_count
 
 
@@ -28,9 +28,9 @@ def reproduce(
     Example: dpvalue reproduce uncertainty mia --full
     """
     with failing_clearly():
-        from dpvalue.experiments import EXPERIMENTS, GROUPS
-        from dpvalue.experiments.datasets import is_embedded
-        from dpvalue.experiments.trials import Scale, make_page, stored_trials
+        from dpvalue_experiments.paper import EXPERIMENTS, GROUPS
+        from dpvalue_experiments.paper.datasets import is_embedded
+        from dpvalue_experiments.paper.trials import Scale, make_page, stored_trials
 
         if list_ or not names:
             for one in EXPERIMENTS.values():

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.app import CHECK_ADVICE, app, argument, failing_clearly, option, out
+from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, option, out
 from dpvalue.errors import DpvalueError
 from dpvalue.printable import one_line
 
 if TYPE_CHECKING:
-    from dpvalue.plan_page import Plan
-    from dpvalue.tabular.config import RunConfig
-    from dpvalue.tabular.execute import Done
-    from dpvalue.tabular.job import Job
+    from dpvalue.jobs.config import RunConfig
+    from dpvalue.jobs.execute import Done
+    from dpvalue.jobs.job import Job
+    from dpvalue.planning.plan_page import Plan
 
 Text = str | None
 
@@ -65,9 +65,9 @@ def run(
         "private": False if no_privacy else None, "ledger": ledger, "head": head, "purpose": purpose, "seed": seed,
     }  # fmt: skip
     with failing_clearly():
-        from dpvalue.tabular.config import make_config, read_config
-        from dpvalue.tabular.folder import require_free, require_writable
-        from dpvalue.tabular.job import open_job
+        from dpvalue.jobs.config import make_config, read_config
+        from dpvalue.jobs.folder import require_free, require_writable
+        from dpvalue.jobs.job import open_job
 
         stored = {} if config is None else read_config(config)
         options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
@@ -88,12 +88,12 @@ def run(
 
 def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
+    from dpvalue.jobs.execute import Interrupted, execute
     from dpvalue.progress import reporting
-    from dpvalue.tabular.execute import Interrupted, execute
 
     try:
-        with reporting(progress=True) as report:
-            return execute(job, plan, folder, report, goes_on)
+        with reporting(progress=True) as tell:
+            return execute(job, plan, folder, tell, goes_on)
     except Interrupted as stopped:
         out.print(str(stopped), markup=False)
         raise typer.Exit(130) from None
@@ -185,14 +185,14 @@ def revalue(
     Example: dpvalue revalue results --semivalue banzhaf --test other.csv
     """
     with failing_clearly():
+        from dpvalue.jobs.execute import revalue as value_again
+        from dpvalue.jobs.folder import open_folder, require_free
         from dpvalue.progress import reporting
-        from dpvalue.tabular.execute import revalue as value_again
-        from dpvalue.tabular.folder import open_folder, require_free
 
         if out_ is not None:
             require_free(out_, overwrite)
-        with reporting(progress=True) as report:
-            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, report)
+        with reporting(progress=True) as tell:
+            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, tell)
         show_done(done)
 
 
@@ -205,7 +205,7 @@ def report(folder: Annotated[Path, argument()]) -> None:
     Example: dpvalue report results
     """
     with failing_clearly():
-        from dpvalue.tabular.folder import open_folder, write_page
+        from dpvalue.jobs.folder import open_folder, write_page
 
         found = open_folder(folder)
         page = write_page(folder, found.facts, found.values())

@@ -1,4 +1,4 @@
-"""The walks: releases in rounds or interleaved with the walk, and walks over a fixed table."""
+"""One machine: its device and memory, the worth of many models at once, walks over a fixed table."""
 
 from dpvalue.engine.local import Local
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dpvalue.data.utility import PublicSet
 from dpvalue.engine.local import Local
 from dpvalue.models import Model
-from dpvalue.utility import PublicSet
 
 
 class Evaluator:

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dpvalue.arrays import Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
-from dpvalue.estimates import Ints
 from dpvalue.models import Model
-from dpvalue.semivalues import Floats
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
-from dpvalue.models.projected import Projected, projected
 from dpvalue.models.screening import FixedModelLoss
+from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
     "CLASSIFICATION", "KINDS", "REGRESSION", "FixedModelLoss", "Linear", "Model", "ModelFactory", "Network", "PaperCNN",

@@ -1,8 +1,8 @@
 """Gradients of single rows that have the same bits wherever a row stands in a batch, and whoever else is in it.
 
 A matrix product adds in an order that depends on the shape of the matrices and on a row's place in them. Where that
-must not be (`dpvalue.engine.people`), sums are made one term after the other, in the same order for every row; models
-without a closed form are called with one row at a time.
+must not be (`dpvalue.releasing.people`), sums are made one term after the other, in the same order for every row;
+models without a closed form are called with one row at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpvalue.models.base import Model
 from dpvalue.models.linear import Linear
-from dpvalue.models.projected import ProjectedLinear
+from dpvalue.models.subspace import ProjectedLinear
 
 
 def lone_inputs(model: Model, x: Tensor) -> Tensor:

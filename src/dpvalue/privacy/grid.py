@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError
-from dpvalue.privacy.discrete import MOST_BITS
 from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.privacy.samplers import MOST_BITS
 
 _LEAST_BITS = 20
 _FINENESS = 1000

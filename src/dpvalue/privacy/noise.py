@@ -19,11 +19,11 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from dpvalue.arrays import Words
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.privacy.discrete import discrete_gaussian, discrete_laplace
+from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
 from dpvalue.streams import Purpose, stream
 
 KINDS = ("secure", "fast")
@@ -89,7 +89,7 @@ class SecureNoise:
     """Every stream is ChaCha20 under a fresh 256-bit key of the operating system, kept nowhere: not repeatable.
 
     A key is made when a stream is asked for and belongs to that stream, so nothing is shared across a fork. The noise
-    is discrete (`dpvalue.privacy.discrete`), in whole steps of a grid.
+    is discrete (`dpvalue.privacy.samplers`), in whole steps of a grid.
     """
 
     on_grid = True
@@ -108,7 +108,7 @@ class SecureNoise:
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
         sampler = discrete_laplace if law == "laplace" else discrete_gaussian
 
-        def words(count: int) -> NDArray[np.uint64]:
+        def words(count: int) -> Words:
             return generator.integers(0, 2**64, count, dtype=np.uint64)
 
         def draw(out: Tensor) -> None:

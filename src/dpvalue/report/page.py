@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpvalue.detection import is_useful
+from dpvalue.arrays import Floats
+from dpvalue.planning.detection import is_useful
 from dpvalue.printable import visible
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.text import safe
-from dpvalue.semivalues import Floats
 
 if TYPE_CHECKING:
     import pandas

@@ -1,0 +1,280 @@
+"""Trying to break a claim: plant a canary, watch every release, and see how well its presence can be told.
+
+The attacker is the strongest that the guarantee speaks of: it knows all data but the canary's presence, every setting,
+and the whole transcript of releases, and scores it by the likelihood ratio along the direction in which the two worlds
+differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.lower_bounds`): above the claim, it
+proves a fault; below, it proves nothing but that this attack did not succeed.
+
+Every party holds a canary, and each is a trial. At models that stand still a release is a contribution, of the party
+alone, plus noise of its own: trials are independent. At models that move, the contribution of a canary that is a whole
+party is still bounded, so that of a sound mechanism its score is at most that of a contribution at the bound
+throughout; other records of a party would move with the models too, so there models must stand still.
+
+Next to the bound stand things that need no threshold: how far one canary moves what all parties would release, whether
+any public setting depends on a canary, whether noise is shared between parties, rounds or runs, and whether a question
+asked twice through a ledger is answered by the same bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from math import inf, isfinite, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats
+from dpvalue.auditing.audit_page import Audit
+from dpvalue.auditing.canaries import Worlds, make_worlds
+from dpvalue.auditing.lower_bounds import epsilon_bound, mu_bound
+from dpvalue.data.parties import counts_of
+from dpvalue.data.utility import as_utility
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError, require_count, require_number
+from dpvalue.models import ModelFactory
+from dpvalue.planning.projection import Projection
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy import accounting
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import Progress, reporting, silent
+from dpvalue.releasing.schedule import Schedule, as_schedule
+from dpvalue.streams import Purpose, stream
+from dpvalue.valuation.run import Run
+
+STILL = 1e-9
+_COMPARED_RUNS = 30
+
+
+def audit(
+    parties: Any,
+    utility: Any,
+    *,
+    model: str | ModelFactory = "logistic",
+    privacy: Privacy = Privacy(),  # noqa: B008  (immutable)
+    schedule: str | Schedule | None = None,
+    permutations: int = 1000,
+    projection: Projection | str | None = "auto",
+    clip: float | str = "auto",
+    clip_rule: str = "auto",
+    learning_rate: float | str = STILL,
+    noise: str = "secure",
+    preprocess: Any = None,
+    target: str | None = None,
+    groups: Any = None,
+    persons: Any = None,
+    records: int = 1,
+    runs: int = 1000,
+    confidence: float = 1 - 1e-4,
+    engine: Local = Local(),  # noqa: B008  (immutable)
+    seed: int = 0,
+    progress: bool | Progress = True,
+) -> Audit:
+    """Return how much of a configuration's claim an attack on planted canaries can refute.
+
+    Formal guarantee: reads no private row; of parties their number and sizes. For a sound mechanism the bound exceeds
+    the epsilon really spent with probability at most 1 - confidence.
+
+    Args:
+        parties: their number, or the parties as in `dpvalue.value`; cost grows with number x permutations x runs.
+        utility: the public set.
+        model: as in `dpvalue.value`, like all settings not described here.
+        privacy: the claim.
+        schedule: when parties release.
+        permutations: k.
+        projection: the directions of the releases.
+        clip: the clipping norm.
+        clip_rule: how it is applied.
+        learning_rate: alpha; by default the attacker's choice, so small that models stand still and the canary
+            saturates every release. Anything larger is for unit "party" alone.
+        noise: "secure", or "fast" to audit a simulation.
+        preprocess: a transformer to fit to the public features.
+        target: the label column of DataFrames.
+        groups: a label per row.
+        persons: an id per row.
+        records: records per party, when `parties` is a number.
+        runs: runs of each world; each gives as many trials as there are canaries, one a party.
+        confidence: of the bound.
+        engine: where to compute.
+        seed: of public randomness.
+        progress: show a bar on a terminal; or a callable (stage, done, total).
+    """
+    if not isinstance(privacy, Privacy):
+        raise DpvalueError(f"privacy must be a Privacy, got {privacy!r}: without one there is no claim to audit")
+    require_count("runs", runs)
+    if privacy.unit != "party" and learning_rate != STILL:
+        raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
+    require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
+    settings = Settings(
+        model=model,
+        privacy=privacy,
+        schedule=as_schedule(schedule, private=True),
+        permutations=permutations,
+        projection=projection,
+        clip=clip,
+        clip_rule=clip_rule,
+        learning_rate=learning_rate,
+        noise=noise,
+        preprocess=preprocess,
+        engine=engine,
+        seed=seed,
+    )
+    sizes, units = counts_of(parties, privacy, records, target, groups, persons)
+    with engine.threading(), reporting(progress) as tell:
+        worlds = make_worlds(as_utility(utility, target, groups, persons), settings, sizes, units)
+        return _audit(worlds, runs, confidence, tell)
+
+
+def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> Audit:
+    run = worlds.present
+    spent, choice = run.choice.spent, run.choice
+    assert spent.delta is not None
+    attacker = _Attacker(worlds)
+    with_, without = [], []
+    for number in range(runs):
+        with_.append(attacker.scores(worlds.present, 2 * number))
+        without.append(attacker.scores(worlds.absent, 2 * number + 1))
+        progress("auditing", number + 1, runs)
+    present, absent = np.concatenate(with_), np.concatenate(without)
+    gaussian, alpha = spent.law == "gaussian", 1 - confidence
+    each = alpha / 2 if gaussian else alpha
+    by_rates, by_mu = epsilon_bound(present, absent, spent.delta, each), None
+    if gaussian:
+        mu = mu_bound(present, absent, each)
+        by_mu = accounting.epsilon_of_mu(mu, spent.delta) if mu > 0 else 0.0
+    return Audit(
+        guarantee=spent,
+        bound=max(by_rates, by_mu or 0.0),
+        bound_by_rates=by_rates,
+        bound_by_mu=by_mu,
+        moved=_moved(worlds),
+        leaking=_differences(worlds),
+        shared_noise=attacker.shared_noise(),
+        same_bytes=_retry(run),
+        trials=len(present),
+        confidence=confidence,
+        schedule=choice.schedule,
+        projection=choice.projection,
+    )
+
+
+class _Attacker:
+    """Scores canaries by the likelihood ratio of the two worlds, with what each would release at the start."""
+
+    def __init__(self, worlds: Worlds) -> None:
+        run = worlds.present
+        self._law, self._seed, self._kind = run.choice.spent.law, run.settings.seed, run.settings.noise
+        self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
+        self._scale = (run.choice.door.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
+        self._canary_of = worlds.canary_of
+        stands_still = run.choice.learning_rate == STILL and not run.choice.schedule.fresh_start
+        self._noise: list[Tensor] | None = [] if stands_still else None
+
+    def scores(self, run: Run, number: int) -> Floats:
+        """Make the releases of a run once more, with fresh noise, and return the score of each canary."""
+        total = self._with.new_zeros(len(self._with))
+        transcript: list[list[Tensor]] = [[] for _ in total]
+        expected = self._with if number % 2 == 0 else self._without
+        keeping = self._noise is not None and number < 2 * _COMPARED_RUNS
+
+        def watch(who: Tensor, releases: Tensor) -> None:
+            parties, found = who.flatten(), releases.reshape(who.numel(), -1).to(self._with)
+            total.index_add_(0, parties, self._ratios(parties, found))
+            if keeping:
+                noise = (found - expected[parties]) / self._scale[parties]
+                for party, one in zip(parties.tolist(), noise, strict=True):
+                    transcript[party].append(one)
+
+        noise = run.noise
+        if self._kind == "fast":
+            own = int(stream(self._seed, Purpose.AUDIT, number).integers(2**62))
+            noise = noise_source("fast", own, Purpose.AUDIT)
+        replace(run, noise=noise, witness=watch).release(silent)
+        if keeping and self._noise is not None:
+            self._noise.append(torch.stack([torch.stack(rounds) for rounds in transcript], dim=1))
+        held = self._canary_of >= 0
+        return np.bincount(self._canary_of[held], weights=total.cpu().numpy()[held]).astype(np.float64)
+
+    def shared_noise(self) -> float | None:
+        """The largest correlation of noise between parties, or between rounds and runs; 0 if there is none to speak of.
+
+        Noise in units of its scale (releases, parties, d): z_a . z_b / d is 0 on average for any two that are
+        independent, so the mean over pairs is 0 but for its standard error.
+        """
+        if self._noise is None:
+            return None
+        noise = torch.cat(self._noise)
+        noise = noise / noise.square().mean().sqrt()
+        found = [0.0]
+        for grouped in (noise, noise.transpose(0, 1)):  # pairs of parties in one release, then of releases of one party
+            sets, count, size = grouped.shape
+            pairs = grouped.sum(1).square().sum(-1) - grouped.square().sum((1, 2))
+            mean = float(pairs.mean()) / (count * (count - 1) * size)
+            error = sqrt(2 / (sets * count * (count - 1) * size))
+            if mean > max(0.1, 6 * error):
+                found.append(mean)
+        return max(found)
+
+    def _ratios(self, who: Tensor, releases: Tensor) -> Tensor:
+        """The log-likelihood ratios of releases, if contributions stay as they are at the start."""
+        with_, without, scale = self._with[who], self._without[who], self._scale[who]
+        if self._law == "laplace":
+            return (((releases - without).abs() - (releases - with_).abs()) / scale).sum(-1)
+        return ((releases - (with_ + without) / 2) * (with_ - without) / scale**2).sum(-1)
+
+
+def _moved(worlds: Worlds) -> float:
+    """How far one canary moves what all parties would release first, over the claimed sensitivity."""
+    run = worlds.one
+    sensitivity = run.choice.door.scale.gain * run.choice.door.sensitivity(run.contributions.units.cpu())
+    apart = torch.linalg.vector_norm(_before_noise(worlds.one) - _before_noise(worlds.none), dim=-1).cpu()
+    found = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
+    return found if isfinite(found) else inf  # what is not a number is told apart from every number
+
+
+def _before_noise(run: Run) -> Tensor:
+    """What all parties would release first, without noise (n, d), in float64."""
+    contributions, choice = run.contributions, run.choice
+    grid = contributions.grid()
+    everyone = torch.arange(contributions.n, device=choice.initial.device)
+    clipped = contributions.along(choice.points, choice.shares, everyone, grid)
+    return contributions.release(clipped, None, everyone, grid).to(torch.float64)
+
+
+def _differences(worlds: Worlds) -> tuple[str, ...]:
+    """The names of public things that are not the same in both worlds."""
+    one, other = worlds.present, worlds.absent
+    pairs: dict[str, tuple[Any, Any]] = {
+        name: (getattr(one.choice, name), getattr(other.choice, name))
+        for name in ("door", "learning_rate", "projection", "schedule", "releases", "spent", "expected_auc")
+    }
+    pairs["names"] = one.names, other.names
+    pairs["classes"] = one.encoding.classes, other.encoding.classes
+    found = [name for name, (here, there) in pairs.items() if here != there]
+    tensors = {
+        "initial model": (one.choice.initial, other.choice.initial),
+        "points": (one.choice.points, other.choice.points),
+        "public features": (one.evaluate.public.x, other.evaluate.public.x),
+    }
+    if one.choice.basis is not None and other.choice.basis is not None:
+        tensors["basis"] = one.choice.basis.vectors, other.choice.basis.vectors
+    return tuple(found + [name for name, (here, there) in tensors.items() if not torch.equal(here, there)])
+
+
+def _retry(run: Run) -> bool | None:
+    """Whether a question that is asked twice through a ledger gets the same answer."""
+    settings, privacy = run.settings, run.settings.privacy
+    if privacy is None or settings.noise != "secure" or privacy.accounting != "composition":
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        parties = run.holding.parties if privacy.unit == "party" else None
+        person = run.holding.person if privacy.unit == "person" else None
+        ledger = Ledger.create(Path(folder) / "audit.ledger", privacy, "audit", parties=parties, person=person)
+        charged = run.kept_by(ledger)
+        first, second = (charged.release(silent)[0].rows for _ in range(2))
+    return torch.equal(first, second)

@@ -1,0 +1,104 @@
+"""What an audit found: its numbers, and the page that shows them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dpvalue.planning.projection import Projection
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.releasing.schedule import Schedule
+
+_SLACK = 1e-4  # of rounding, in how far a canary moves a release
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an attack on a configuration found; `str()` of it is a page.
+
+    Attributes:
+        guarantee: the claim.
+        bound: the lower bound on epsilon, at the claim's delta: the larger of the two below.
+        bound_by_rates: from the rates of errors at one threshold (Clopper-Pearson).
+        bound_by_mu: from the mu that they prove, for Gaussian noise; None for Laplace noise.
+        moved: how far one canary moves the releases of all parties before noise, over what is claimed to be the most.
+        leaking: the public settings that differ between the two worlds; should be none.
+        shared_noise: the largest correlation of noise between parties, or between rounds and runs, that is surely above
+            chance; 0 if there is none, None at models that move.
+        same_bytes: whether a retry got the same bytes; None where no ledger applies (seeded noise, "poisson").
+        trials: of each world: runs x canaries.
+        confidence: with which the bound holds.
+        schedule: of the releases.
+        projection: of the releases.
+    """
+
+    guarantee: Guarantee
+    bound: float
+    bound_by_rates: float
+    bound_by_mu: float | None
+    moved: float
+    leaking: tuple[str, ...]
+    shared_noise: float | None
+    same_bytes: bool | None
+    trials: int
+    confidence: float
+    schedule: Schedule
+    projection: Projection | None
+
+    @property
+    def claim(self) -> float:
+        """The epsilon that is claimed; by the paper's accounting where that was asked for."""
+        assert self.guarantee.epsilon is not None
+        return self.guarantee.epsilon if self.guarantee.claimed_epsilon is None else self.guarantee.claimed_epsilon
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What was found to be wrong, in words."""
+        found = []
+        if self.bound > self.claim:
+            found.append(f"the attack proves epsilon >= {self.bound:.4g}, more than the {self.claim:.4g} claimed")
+        if self.moved > 1 + _SLACK:
+            found.append(f"one unit moves releases by {self.moved:.4g} times the claimed sensitivity")
+        if self.leaking:
+            found.append(f"public settings depend on private rows: {', '.join(self.leaking)}")
+        if self.shared_noise:
+            found.append(f"noise is shared between releases (correlation {self.shared_noise:.2f})")
+        if self.same_bytes is False:
+            found.append("a retry was answered with fresh noise")
+        return tuple(found)
+
+    @property
+    def holds(self) -> bool:
+        """Whether nothing was found to be wrong. It is no proof: another attack might do better."""
+        return not self.faults
+
+    def __str__(self) -> str:
+        spent = self.guarantee
+        forms = f"error rates {self.bound_by_rates:.3g}"
+        if self.bound_by_mu is not None:
+            forms += f", Gaussian trade-off {self.bound_by_mu:.3g}"
+        claimed = f"epsilon = {self.claim:.4g}, delta = {spent.delta:.4g}"
+        if spent.claimed_epsilon is not None:
+            claimed += f" by the paper's accounting; really spent: {spent.epsilon:.4g}"
+        directions = "all directions" if self.projection is None else str(self.projection)
+        runs = f"confidence {self.confidence:.6g}, 2 x {self.trials} trials"
+        settings = "the same in both worlds"
+        if self.leaking:
+            settings = f"DEPEND on private rows: {', '.join(self.leaking)}"
+        verdict = f"BROKEN: {'; '.join(self.faults)}" if self.faults else "the claim holds against this attack"
+        shared = "independent between parties, rounds and runs"
+        if self.shared_noise is None:
+            shared = "not compared, as models move"
+        elif self.shared_noise:
+            shared = f"SHARED, correlation {self.shared_noise:.2f}"
+        retry = {True: "same bytes", False: "FRESH NOISE", None: "not applicable"}[self.same_bytes]
+        lines = [
+            f"audit of {self.schedule}, {directions}, {spent.mechanism}, per {spent.unit}, {spent.neighbours}",
+            f"  claimed        {claimed}",
+            f"  audited bound  epsilon >= {self.bound:.3g} ({forms};\n                 {runs})",
+            f"  one canary     moves all releases by {self.moved:.4g} of the claimed sensitivity, before noise",
+            f"  settings       {settings}",
+            f"  noise          {shared}",
+            f"  retry          {retry}",
+            f"  verdict        {verdict}",
+        ]
+        return "\n".join(lines)

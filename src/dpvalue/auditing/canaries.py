@@ -1,0 +1,189 @@
+"""Worlds that differ in protected units: canaries, which move releases as far as any unit can, or their neighbours.
+
+Everybody else's rows are drawn from the public set, so that nothing private is read: of the parties a user names, only
+their public sizes enter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from dpvalue.arrays import Array, Bools, Ints
+from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.parties import Parties
+from dpvalue.data.raw import as_numbers, join_rows, label_column, take_rows
+from dpvalue.data.utility import Utility
+from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
+from dpvalue.planning.choice import choose
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy.budget import Privacy
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.valuation.run import Opening, Run, open_setting, prepare
+
+_PUBLIC_ROWS = 6
+_FACTORS = (1.0, 8.0, 64.0, 512.0)
+_MOST_LABELS = 4
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class World(Parties):
+    """Parties of which some rows may be silent: they contribute nothing, as a row that cannot be read."""
+
+    silent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
+        x, y, usable = super()._encoded(encoding, dtype, placed)
+        usable[self.silent] = False
+        return x, y, usable
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """Runs that are ready to release, and the canary (or -1) of each party.
+
+    In `present` every canary is there, in `absent` none; each of them is a trial of its own, as parties release on
+    their own. `one` and `none` differ in the first canary alone.
+    """
+
+    present: Run
+    absent: Run
+    one: Run
+    none: Run
+    canary_of: Ints
+
+
+def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> Worlds:
+    """Return the worlds of a configuration; two of them prepared from the start, as a user's run is.
+
+    A canary is a unit of a party: all of its rows, one record, or all rows of a person, who is then in as many parties
+    as a person may be. It is the stretched public row with the largest contribution at the start. Its
+    neighbour is silent ("zero_out"), or the row whose contribution is farthest away ("replace").
+
+    Formal guarantee: reads public things only.
+    """
+    privacy = settings.privacy
+    if privacy is None:
+        raise DpvalueError("privacy must be given: without it there is no claim to audit")
+    at, encoding = open_setting(utility, settings, sizes, units)
+    layout = _Layout.of(sizes, units, privacy)
+    pool = _Pool.of(utility, encoding)
+    plain = np.arange(len(layout.party)) % pool.public
+    opening = Opening(at, encoding, choose(at))
+    here, there = _farthest(opening, pool, privacy.neighbours)
+
+    def world(canaries: Ints, row: int | None) -> World:
+        rows = plain.copy()
+        if row is not None:
+            rows[canaries] = row
+        quiet = canaries if row is None else canaries[:0]
+        return World(take_rows(pool.X, rows), pool.y[rows], layout.party, layout.person, silent=quiet)
+
+    every, first = np.flatnonzero(layout.canary >= 0), np.flatnonzero(layout.canary == 0)
+    return Worlds(
+        present=prepare(world(every, here), utility, settings),
+        absent=prepare(world(every, there), utility, settings),
+        one=opening.run(world(first, here)),
+        none=opening.run(world(first, there)),
+        canary_of=layout.canary_of,
+    )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Whose each row is, sorted by party; the canary that it is part of, and the canary in each party; -1 for none."""
+
+    party: Ints
+    person: Ints | None
+    canary: Ints
+    canary_of: Ints
+
+    @classmethod
+    def of(cls, sizes: Ints, units: Ints, privacy: Privacy) -> _Layout:
+        party = np.repeat(np.arange(len(sizes)), sizes)
+        position = np.concatenate([np.arange(size) for size in sizes])
+        unit = position % units[party]
+        spread = min(privacy.parties_per_person, len(sizes))
+        canary_of = np.arange(len(sizes)) // spread
+        canary_of[canary_of >= len(sizes) // spread] = -1  # too few parties are left for another person
+        canary = np.where(unit == 0, canary_of[party], -1)
+        person = None
+        if privacy.unit == "person":
+            own = len(sizes) + np.concatenate([[0], np.cumsum(units)[:-1]])[party] + unit
+            person = np.where(canary >= 0, canary, own)
+        return cls(party, person, canary, canary_of)
+
+
+@dataclass(frozen=True, eq=False)
+class _Pool:
+    """The public rows, then candidates for a canary: public rows, stretched, under every label."""
+
+    X: Any
+    y: Array
+    public: int
+
+    @classmethod
+    def of(cls, utility: Utility, encoding: Encoding) -> _Pool:
+        labels = _label_array(utility.y)
+        some = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
+        blocks, targets = [utility.X], [labels]
+        for factor in _FACTORS:
+            stretched = _stretched(utility.X, some, factor)
+            if not np.isfinite(encoding.features(stretched, "canaries")).all():
+                continue  # a transformer that does not take such a row: no party could send it either
+            if encoding.task == CLASSIFICATION:
+                wanted = list(encoding.classes[:_MOST_LABELS])
+            else:
+                spread = factor * (float(np.std(labels)) or 1.0)
+                wanted = [float(np.mean(labels)) - spread, float(np.mean(labels)) + spread]
+            for label in wanted:
+                blocks.append(stretched)
+                targets.append(np.full(len(some), label, dtype=labels.dtype))
+        return cls(join_rows(blocks), np.concatenate(targets), len(labels))
+
+
+def _stretched(raw: Any, rows: Ints, factor: float) -> Any:
+    """Rows moved away from the mean of the set, in their numeric columns."""
+    if is_frame(raw):
+        table = as_columns(raw)
+        return Columns({name: _stretched_column(table[name], rows, factor) for name in table.columns})
+    numbers = as_numbers(raw, "utility features")
+    centre = numbers.mean(0, keepdims=True)
+    return centre + factor * (numbers[rows] - centre)
+
+
+def _stretched_column(column: Column, rows: Ints, factor: float) -> Column:
+    if not Columns({"": column}).is_numeric()[""]:
+        return column.take(rows)
+    numbers = column.numbers()
+    centre = float(np.nanmean(numbers)) if not np.isnan(numbers).all() else 0.0
+    return Column(centre + factor * (numbers[rows] - centre))
+
+
+def _label_array(labels: Any) -> Array:
+    """Public labels as one array, to put rows together by."""
+    cells = label_column(labels, "utility labels").cells
+    return cells if isinstance(cells, np.ndarray) else np.array(cells)
+
+
+def _farthest(opening: Opening, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
+    """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
+    choice, engine = opening.choice, opening.at.settings.engine
+    candidates = np.arange(pool.public, len(pool.y))
+    each = np.arange(len(candidates))
+    lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
+    rows = lone.encode(opening.encoding, engine.torch_dtype, engine.torch_device, opening.at.settings.privacy)
+    contributions = Contributions(choice.model, rows, choice.door, engine)
+    everyone = torch.from_numpy(each).to(engine.torch_device)
+    found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
+    lengths = found.square().sum(-1)
+    if neighbours == "zero_out":
+        return int(candidates[int(lengths.argmax())]), None
+    apart = lengths[:, None] + lengths[None, :] - 2 * found @ found.T
+    here, there = divmod(int(apart.argmax()), len(each))
+    return int(candidates[here]), int(candidates[there])

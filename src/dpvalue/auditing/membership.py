@@ -1,0 +1,219 @@
+"""Membership inference from data values: the attack of the paper's appendix, a likelihood-ratio test on values.
+
+The attacker wants to know whether a target row is among the members, whose data is valued. It takes part itself, with a
+copy of every target, and is told the values of its copies: a row whose twin is among the members adds less. For what
+values to expect it draws shadow sets from rows of its own, with and without each target among them, values those, and
+fits a normal law to either case.
+
+Members and others are a random half of the targets each. Exchanging a member for another target replaces one party, so
+no test on values under differential privacy has a mean AUROC above (1 + advantage)/2, with the advantage (total
+variation) between neighbours under "replace".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from dpvalue.arrays import Floats
+from dpvalue.data.parties import Parties, features_and_labels
+from dpvalue.data.raw import as_numbers, label_column
+from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.models import ModelFactory
+from dpvalue.planning.choice import choose
+from dpvalue.planning.detection import auc
+from dpvalue.planning.projection import Projection
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy.budget import Guarantee, Privacy
+from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import Progress, reporting, silent
+from dpvalue.releasing.schedule import Schedule, as_schedule
+from dpvalue.streams import Purpose, stream
+from dpvalue.valuation.run import Opening, open_setting
+from dpvalue.valuation.semivalues import Semivalue, semivalues
+from dpvalue.valuation.value import value_run
+
+_LEAST_OF_A_KIND = 3  # shadow values with and without a target that it takes to fit both laws
+
+
+@dataclass(frozen=True, eq=False)
+class MembershipAttack:
+    """How well the attack told members from others; `str()` of it is a line.
+
+    Attributes:
+        aurocs: the area under the ROC curve of each trial.
+        guarantee: what was claimed for one run of a valuation.
+        bound: what no attack can exceed on average; 1 without privacy.
+    """
+
+    aurocs: Floats
+    guarantee: Guarantee
+    bound: float
+
+    @property
+    def mean(self) -> float:
+        """The mean AUROC."""
+        return float(self.aurocs.mean())
+
+    @property
+    def std_error(self) -> float:
+        """The standard error of the mean."""
+        return float(self.aurocs.std(ddof=1)) / sqrt(len(self.aurocs))
+
+    @property
+    def holds(self) -> bool:
+        """Whether the mean is within three standard errors of its bound, or below."""
+        return self.mean <= self.bound + 3 * self.std_error
+
+    def __str__(self) -> str:
+        spent = self.guarantee
+        claim = f"epsilon = {spent.epsilon:.4g}, {spent.mechanism}" if spent.private else "no differential privacy"
+        bound = f"at most {self.bound:.3f} by the guarantee" if spent.private else "no bound"
+        verdict = "" if self.holds else "; BROKEN: more than the guarantee allows"
+        return f"{claim}: AUROC {self.mean:.3f} ({self.std_error:.3f}) over {len(self.aurocs)} trials, {bound}{verdict}"
+
+
+def membership_attack(
+    rows: Any,
+    utility: Any,
+    *,
+    model: str | ModelFactory = "logistic",
+    semivalue: str | Semivalue = "shapley",
+    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
+    schedule: str | Schedule | None = None,
+    permutations: int = 200,
+    projection: Projection | str | None = "auto",
+    clip: float | str = "auto",
+    learning_rate: float | str = "auto",
+    noise: str = "fast",
+    preprocess: Any = None,
+    members: int = 25,
+    shadow_rows: int = 200,
+    shadows: int = 32,
+    trials: int = 40,
+    engine: Local = Local(),  # noqa: B008  (immutable)
+    seed: int = 0,
+    progress: bool | Progress = True,
+) -> MembershipAttack:
+    """Return how well members are told from others by their values, over repeated trials.
+
+    No guarantee: this is an experiment on rows that may be looked at. What it returns depends on them.
+
+    Args:
+        rows: (X, y): at least 2 x members + shadow_rows of them; each trial draws its own.
+        utility: the public set.
+        model: as in `dpvalue.value`, like all settings not described here.
+        semivalue: which value the attacker is told.
+        privacy: of each valuation; the unit is the row, and the members are parties of one row.
+        schedule: when parties release.
+        permutations: k.
+        projection: the directions of the releases.
+        clip: the clipping norm.
+        learning_rate: alpha.
+        noise: "fast" to be repeatable, or "secure".
+        preprocess: a transformer to fit to the public features.
+        members: how many of the targets are members; as many others are not.
+        shadow_rows: how many rows the attacker has to draw shadow sets from.
+        shadows: how many shadow sets it draws.
+        trials: how often all of it is repeated.
+        engine: where to compute.
+        seed: of the trials.
+        progress: show a bar on a terminal; or a callable (stage, done, total).
+    """
+    X, y = features_and_labels(rows, None, "rows")
+    X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
+    for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):
+        require_count(name, count, least=2)
+    require_count("shadows", shadows, least=8)
+    needed = 2 * members + shadow_rows
+    if len(X) < needed:
+        raise DpvalueError(f"rows must number at least 2 x members + shadow_rows = {needed}, got {len(X)}")
+    if shadow_rows < members:
+        raise DpvalueError(f"shadow_rows must be at least members = {members}, got {shadow_rows}")
+    settings = Settings(
+        model=model,
+        privacy=privacy,
+        schedule=as_schedule(schedule, private=privacy is not None),
+        permutations=permutations,
+        projection=projection,
+        clip=clip,
+        clip_rule="auto",
+        learning_rate=learning_rate,
+        noise=noise,
+        preprocess=preprocess,
+        engine=engine,
+        seed=seed,
+    )
+    public = as_utility(utility)
+    ones = np.ones(3 * members, dtype=np.int64)
+    with engine.threading(), reporting(progress) as tell:
+        at, encoding = open_setting(public, settings, ones, ones)
+        attacked = _Attacked(Opening(at, encoding, choose(at)), public, semivalues(semivalue), X, y)
+        aurocs = []
+        for trial in range(trials):
+            aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
+            tell("attacking", trial + 1, trials)
+    spent = attacked.opening.choice.spent
+    return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Attacked:
+    """A valuation, with every setting decided, and the rows that it may be run on."""
+
+    opening: Opening
+    public: Utility
+    kinds: tuple[Semivalue, ...]
+    X: Any
+    y: Any
+
+    def values(self, members: Any, copies: Any, seed: int) -> Floats:
+        """Return what the attacker's copies are worth beside the members."""
+        rows = np.concatenate([members, copies])
+        run = self.opening.run(Parties(self.X[rows], self.y[rows]))
+        settings = run.settings
+        if settings.privacy is not None and settings.noise == "fast":
+            run = replace(run, noise=noise_source("fast", seed, Purpose.ATTACK))
+        found = value_run(run, self.public, self.kinds, silent).values[self.kinds[0].name]
+        return found[len(members) :]
+
+
+def _trial(attacked: _Attacked, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
+    """One set of targets, shadow sets and members; the AUROC of the attack."""
+    seed = attacked.opening.at.settings.seed
+    generator = stream(seed, Purpose.ATTACK, trial)
+    order = generator.permutation(len(attacked.X))
+    targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]
+
+    def observe(among: Any) -> Floats:
+        # In a random order: that a target is exchanged must not move the others from their places.
+        return attacked.values(generator.permutation(among), targets, int(generator.integers(2**62)))
+
+    is_member = np.zeros(2 * members, dtype=bool)
+    is_member[generator.choice(2 * members, members, replace=False)] = True
+    told = observe(targets[is_member])
+    held, seen = [], []
+    for number in range(shadows):
+        inside = np.zeros(2 * members, dtype=bool)
+        # Each target is in and out of enough shadow sets: one after the other in a random order, half a set at once.
+        inside[(np.arange(members // 2) + number * (members // 2)) % (2 * members)] = True
+        filled = generator.choice(own, members - int(inside.sum()), replace=False)
+        held.append(inside)
+        seen.append(observe(np.concatenate([targets[inside], filled])))
+    return auc(-_likelihood_ratios(told, np.array(seen), np.array(held)), is_member)
+
+
+def _likelihood_ratios(told: Floats, seen: Floats, held: Any) -> Floats:
+    """The log-likelihood ratio of each target's value, with normal laws of one variance fitted to the shadow values."""
+    if min(held.sum(0).min(), (~held).sum(0).min()) < _LEAST_OF_A_KIND:
+        raise DpvalueError(f"shadows must be more: a target is in or out of fewer than {_LEAST_OF_A_KIND} shadow sets")
+    with_ = np.where(held, seen, 0.0).sum(0) / held.sum(0)
+    without = np.where(held, 0.0, seen).sum(0) / (~held).sum(0)
+    variance = np.square(seen - np.where(held, with_, without)).sum(0) / (len(seen) - 2)
+    ratios: Floats = (np.square(told - without) - np.square(told - with_)) / (2 * variance)
+    return ratios

@@ -1,0 +1,266 @@
+"""How raw features and labels become numbers: fixed by the public set alone, then applied to each row alone.
+
+Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. What a private row becomes is a
+function of that row and of these; one that cannot be read becomes NaN (its label -1, or NaN), unreported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpvalue.arrays import Array, Bools
+from dpvalue.data.cells import index_of, text
+from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.fitted import Fitted, fitted_to
+from dpvalue.data.raw import as_numbers, column_names, is_numeric, label_column, row_count, row_numbers, take_rows
+from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
+
+_TRIED = 16
+_BLOCK = 64
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class EncodedRows:
+    """Rows that a fitted transformer encoded as they were read from a file: no cell of it is kept."""
+
+    numbers: Array
+    by: Any
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The numeric form of rows: the task, the classes (in order), the shape of a row, the columns of a frame.
+
+    `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
+    cannot hold it, has been loaded without it; `fitted` what it was fitted to.
+    """
+
+    task: str
+    classes: tuple[Any, ...]
+    shape: tuple[int, ...]
+    columns: tuple[str, ...] | None = None
+    preprocessed: bool = False
+    preprocess: Any = None
+    fitted: Fitted | None = None
+
+    @property
+    def schema(self) -> list[dict[str, Any]] | None:
+        """What our own transformer of columns has learnt; None for any other, which a file cannot hold."""
+        return self.preprocess.to_json() if self.by_columns else None
+
+    @property
+    def by_columns(self) -> bool:
+        """Whether the transformer is our own, of columns."""
+        return hasattr(self.preprocess, "to_json")
+
+    @property
+    def outputs(self) -> int:
+        """The number of outputs of a model: classes, or 1."""
+        return len(self.classes) if self.task == CLASSIFICATION else 1
+
+    def features(self, raw: Any, argument: str, placed: bool = True) -> Array:
+        """Return raw features as numbers (rows, *shape); `argument` names them in errors.
+
+        Formal guarantee: row i of the result is a function of row i and of public things, and nothing is raised or
+        warned for what a row holds. A row that cannot be read is NaN. With a transformer, "public things" are also the
+        number of rows and a row's place among them, unless `placed` is False: then every row is transformed alone.
+        """
+        if isinstance(raw, EncodedRows):
+            if raw.by.to_json() != self.schema:
+                raise DpvalueError(f"{argument} were encoded by another public file")
+            return raw.numbers
+        columns = column_names(raw)
+        if columns is not None and self.columns is not None and columns != self.columns:
+            raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
+        if self.preprocessed and self.preprocess is None:
+            raise DpvalueError(
+                f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
+                "pass the fitted one (fit it to the public features of the run) to load(path, preprocess=...)"
+            )
+        numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw, argument, placed)
+        if numbers.shape[1:] != self.shape:
+            raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
+        return numbers
+
+    def _alone(self, raw: Any) -> Array:
+        """Rows as numbers without a transformer."""
+        if is_frame(raw):
+            table = as_columns(raw)
+            return np.stack([table.finite(name) for name in table.columns], axis=1)
+        if is_numeric(raw):
+            return self._with_channel(as_numbers(raw, ""))
+        channel = self.shape[1:] if len(self.shape) == 3 else None
+        found = np.full((row_count(raw, ""), *self.shape), np.nan)
+        for place, row in enumerate(raw):
+            numbers = row_numbers(row)
+            if numbers.shape in (self.shape, channel):  # images may come without a channel
+                found[place] = numbers
+        return found
+
+    def _with_channel(self, numbers: Array) -> Array:
+        return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
+
+    def _transformed(self, raw: Any, argument: str, placed: bool) -> Array:
+        """Apply the transformer. Whatever it says of the rows it says to nobody, as they may be private.
+
+        In blocks of a fixed size, in which rows that it does not take are replaced by a public one: nobody else's
+        numbers, nor the order in which they are added up, change with them. `Schema` reads each cell alone anyway.
+        """
+        count = row_count(raw, argument)
+        if self.by_columns:
+            if not is_frame(raw):
+                raise DpvalueError(f"{argument} must be a frame with the columns of the public set")
+            return as_numbers(self.preprocess.transform(as_columns(raw)), argument)
+        if self.fitted is None:  # a loaded file's: its rows are public, and may raise
+            table = as_columns(raw).to_pandas(as_columns(raw).is_numeric()) if is_frame(raw) else raw
+            return self._with_channel(as_numbers(self.preprocess.transform(table), argument))
+        rows, bad = self.fitted.rows(raw, argument)
+        size = _BLOCK if placed and self.fitted.kind != "objects" else 1
+        found = np.full((count, *self.shape), np.nan)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for first in range(0, count, size):
+                some = np.arange(first, min(first + size, count))
+                found[some] = self._block(take_rows(rows, some), bad[some])
+        return found
+
+    def _block(self, rows: Any, bad: Bools) -> Array:
+        """What the transformer makes of some rows; NaN of those that are bad, or that it does not take."""
+        assert self.fitted is not None
+        nothing = np.full((1, *self.shape), np.nan)
+        found = self._try(self.fitted.filled(rows, bad), len(bad))
+        if found is None:
+            alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
+            bad = bad | np.array([one is None for one in alone])
+            found = self._try(self.fitted.filled(rows, bad), len(bad))
+            if found is None:  # it takes each of them, and not all together: then as they are alone
+                found = np.concatenate([nothing if one is None else one for one in alone])
+        return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, found)
+
+    def _try(self, rows: Any, count: int) -> Array | None:
+        """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
+        try:
+            found = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
+        except Exception:  # a transformer may raise anything, and its message may quote a row
+            return None
+        return found if found.shape == (count, *self.shape) else None
+
+    def labels(self, raw: Any, argument: str) -> Array:
+        """Return raw labels as class numbers, -1 for none of them; for regression as real numbers, NaN for none.
+
+        Formal guarantee: label i of the result is a function of label i and of public things.
+        """
+        column = label_column(raw, argument)
+        if self.task != CLASSIFICATION:
+            numbers = column.numbers()
+            numbers[np.isinf(numbers)] = np.nan
+            return numbers
+        place = index_of(self.classes)
+        return np.array([place.get(label, -1) for label in column.texts()], dtype=np.int64)
+
+
+def fit_encoding(
+    features: Any, labels: Any, task: str, preprocess: Any, images: bool = False, classes: Any = None
+) -> Encoding:
+    """Return the encoding of a public set.
+
+    Args:
+        features: the raw features of the public set.
+        labels: its labels; they fix the classes.
+        task: "classification" or "regression".
+        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, "columns" for what
+            the columns of a frame call for, or None.
+        images: whether rows of shape (height, width) are images that get a channel.
+        classes: all classes, where the public set does not show every one; None: those that it shows.
+    """
+    y = label_column(labels, "utility labels")
+    if isinstance(preprocess, str):
+        preprocess = _by_columns(preprocess, features)
+    fitted, transformer = None, None
+    rows: Any = features
+    if preprocess is not None:
+        fitted = fitted_to(features, is_schema=hasattr(preprocess, "to_json"))
+        rows = fitted.public
+        transformer = _fit_row_wise(preprocess, rows)
+    elif is_frame(features):
+        rows = _numeric_frame(as_columns(features))
+    numbers = as_numbers(rows if transformer is None else transformer.transform(rows), "utility features")
+    if numbers.ndim < 2:
+        raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
+    shape = (1, *numbers.shape[1:]) if images and numbers.ndim == 3 else numbers.shape[1:]
+    known: tuple[Any, ...] = ()
+    if task == CLASSIFICATION:
+        known = _classes(y, classes)
+    elif classes is not None:
+        raise DpvalueError("classes must not be given for regression: its labels are numbers")
+    return Encoding(task, known, shape, column_names(features), transformer is not None, transformer, fitted)
+
+
+def _classes(y: Column, given: Any) -> tuple[Any, ...]:
+    """The classes that are given, or else those that the public labels show."""
+    if given is None:
+        try:
+            found = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
+        except TypeError:
+            raise DpvalueError("utility labels must be of one type, got a mixture") from None
+        classes = tuple(found.tolist() if isinstance(found, np.ndarray) else found)
+    else:
+        classes = tuple(given)
+        unknown = sorted({str(label) for label in y.texts()} - set(index_of(classes)))
+        if unknown:
+            raise DpvalueError(f"classes must hold all labels of the public set; {unknown[0]!r} is missing")
+    if len({text(label) for label in classes}) != len(classes):
+        raise DpvalueError("classes must differ in their canonical form, in which 1, 1.0 and '1' are one")
+    if len(classes) < 2:
+        raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
+    return classes
+
+
+def _numeric_frame(table: Columns) -> Array:
+    """A public frame without a transformer: all of its columns must be numbers."""
+    texts = [name for name, numeric in table.is_numeric().items() if not numeric]
+    if texts:
+        raise DpvalueError("utility features must be numbers; encode text and categories with preprocess=")
+    return np.stack([table[name].numbers() for name in table.columns], axis=1)
+
+
+def _by_columns(preprocess: str, features: Any) -> Any:
+    """The transformer of numeric and text columns; for frames."""
+    if preprocess != "columns":
+        raise DpvalueError(f"preprocess must be a scikit-learn transformer, 'columns' or None; got {preprocess!r}")
+    if not is_frame(features):
+        raise DpvalueError("preprocess='columns' is for frames, got utility features without columns")
+    from dpvalue.data.schema import Schema
+
+    return Schema()
+
+
+def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
+    """Return a clone of the transformer, fitted to public rows; refuse one that mixes rows.
+
+    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows.
+    """
+    if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
+        raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
+    from sklearn.base import clone
+
+    fitted = clone(preprocess).fit(rows)
+    count = row_count(rows, "utility features")
+    some = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
+    together = as_numbers(fitted.transform(take_rows(rows, some)), "utility features")
+    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in some]
+    same_shape = all(one.shape == together[:1].shape for one in alone) and len(together) == len(some)
+    if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
+        raise DpvalueError(
+            "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "
+            "so one party's data would move other parties' releases"
+        )
+    return fitted

@@ -1,0 +1,275 @@
+"""Reading rows from CSV (any common separator, gzipped too), Parquet and NPZ files.
+
+A public file is read whole (`read_public`), as any reader of such files does. A private one is read in blocks
+(`read_private`), each record alone: nothing is inferred over several of them. `peek` reads no more than the names of
+the columns and the number of records. What is wrong with a file as a whole is said in one line that names the file;
+what is wrong with a private record is said by `dpvalue check` alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import tokenize
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from dpvalue.arrays import Bools
+from dpvalue.data.columns import Column, Columns, of_array, of_arrow
+from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
+from dpvalue.errors import DpvalueError
+
+_SEPARATORS = ",;\t|"
+_BLOCK_ROWS = 2**16
+_ZIP = (zipfile.BadZipFile, zlib.error)
+_INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
+
+
+@dataclass(frozen=True)
+class Peek:
+    """What is public of a file: the names of its columns and its number of records."""
+
+    columns: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class Block:
+    """Some records of a private file: the cells of the columns that were asked for, and which records are bad.
+
+    Cells of a bad record are None. By its place in the block, `faults` says what is wrong with a bad record, and
+    `guesses` what may be its group.
+    """
+
+    columns: Columns
+    faults: dict[int, str]
+    guesses: dict[int, tuple[str, ...]]
+
+    @property
+    def bad(self) -> Bools:
+        """Which records are bad."""
+        found = np.zeros(len(self.columns), dtype=bool)
+        found[list(self.faults)] = True
+        return found
+
+
+def peek(path: Path) -> Peek:
+    """Return the columns and the number of records of a file, without looking at any cell."""
+    kind = _kind(path)
+    if kind == "parquet":
+        file = _parquet(path)
+        found = Peek(_parquet_names(file), file.metadata.num_rows)
+    elif kind == "npz":
+        table = Columns(_npz(path))
+        found = Peek(table.columns, len(table))
+    else:
+        with _opened(path) as binary:
+            layout = _layout(path, binary)
+            found = Peek(layout.names, count_lines(binary))
+    _require_sound(path, found)
+    return found
+
+
+def read_public(path: Path) -> Columns:
+    """Return the rows of a public file; a CSV file's as texts, which may hold line breaks in quotes."""
+    kind = _kind(path)
+    if kind == "parquet":
+        file = _parquet(path)
+        names = _parquet_names(file)
+        table = Columns(_parquet_columns(path, lambda: file.read(columns=list(names)), names))
+    elif kind == "npz":
+        table = Columns(_npz(path))
+    else:
+        table = _public_csv(path)
+    _require_sound(path, Peek(table.columns, len(table)))
+    return table
+
+
+def read_private(path: Path, names: Sequence[str], group: str | None = None) -> Iterator[Block]:
+    """Yield the records of a private file, some columns of them, in blocks; each record is read alone.
+
+    Args:
+        path: the file.
+        names: the columns to read; all must be there.
+        group: the column, if any, whose cell is guessed for bad records, too.
+    """
+    kind = _kind(path)
+    if kind == "parquet":
+        file = _parquet(path)
+        pieces = file.iter_batches(batch_size=_BLOCK_ROWS, columns=list(names))
+        while piece := _parquet_columns(path, lambda: next(pieces, None), names):
+            yield Block(Columns(piece), {}, {})
+    elif kind == "npz":
+        yield Block(Columns(_npz(path)).only(names), {}, {})
+    else:
+        with _opened(path) as binary:
+            layout = _layout(path, binary)
+            for lines in blocks(binary):
+                yield _text_block(lines, layout, names, group)
+
+
+def _text_block(lines: list[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Block:
+    records = [layout.cells(line) for line in lines]
+    faults = {place: record for place, record in enumerate(records) if isinstance(record, str)}
+    columns = {}
+    for name in names:
+        at = layout.names.index(name)
+        columns[name] = Column([None if isinstance(record, str) else record[at] for record in records])
+    guesses = {} if group is None else {place: layout.guesses(lines[place], group) for place in faults}
+    return Block(Columns(columns), faults, guesses)
+
+
+def is_text(path: Path) -> bool:
+    """Return whether a file is read as lines of text."""
+    return _kind(path) == "csv"
+
+
+def _kind(path: Path) -> str:
+    if not path.is_file():
+        raise DpvalueError(f"there is no file {path}")
+    if path.suffix in (".parquet", ".npz"):
+        return path.suffix[1:]
+    return "csv"
+
+
+def _require_sound(path: Path, found: Peek) -> None:
+    if not found.columns:
+        raise DpvalueError(f"{path} is empty")
+    twice = [name for name, count in Counter(found.columns).items() if count > 1]
+    if twice:  # by their places: in a file without a header these would be cells
+        places = [str(at) for at, name in enumerate(found.columns, start=1) if name == twice[0]]
+        raise DpvalueError(f"{path} has several columns of one name: columns {' and '.join(places)}")
+    if any(not name.strip() for name in found.columns):
+        raise DpvalueError(f"{path} has a column without a name")
+    if not found.rows:
+        raise DpvalueError(f"{path} has a header and no rows")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as binary:
+            yield binary
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise DpvalueError(f"{path} is not a whole gzip file") from None
+    except OSError as error:
+        raise DpvalueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _layout(path: Path, binary: IO[bytes]) -> Layout:
+    """The header, which is public: the first line."""
+    try:
+        first = binary.readline(LONGEST_LINE + 1).decode("utf-8-sig").rstrip("\r\n")
+        if "\r" in first or len(first) > LONGEST_LINE:
+            raise DpvalueError(f"{path} must end its lines with line feeds: its first line is no header")
+        separator = max(_SEPARATORS, key=first.count)  # the one that parts the header most often
+        names = tuple(name.strip() for name in split_cells(first, separator)) if first else ()
+    except (UnicodeDecodeError, csv.Error):
+        raise DpvalueError(f"{path} is not a text file in UTF-8 with a header in its first line") from None
+    return Layout(names, separator)
+
+
+def _public_csv(path: Path) -> Columns:
+    with _opened(path) as binary:
+        content = binary.read()
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise DpvalueError(f"{path} is not a text file in UTF-8") from None
+    separator = _layout(path, io.BytesIO(content)).separator
+    try:
+        lines = [
+            line
+            for line in csv.reader(
+                io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
+            )
+            if line
+        ]
+    except csv.Error as error:
+        raise DpvalueError(f"{path} is not a table: {error}") from None
+    if not lines:
+        return Columns({})
+    names, rows = [name.strip() for name in lines[0]], lines[1:]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(names):
+            raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
+    _require_sound(path, Peek(tuple(names), len(rows)))
+    return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
+
+
+def _parquet(path: Path) -> Any:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ModuleNotFoundError:
+        raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
+    try:
+        return parquet.ParquetFile(path)
+    except (ArrowException, OSError, ValueError):  # also bytes that are not UTF-8
+        raise DpvalueError(f"{path} is not a Parquet file") from None
+
+
+def _parquet_names(file: Any) -> tuple[str, ...]:
+    stored = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+    index = {name for name in stored if isinstance(name, str)}
+    return tuple(name for name in file.schema_arrow.names if name not in index and _INDEX.fullmatch(name) is None)
+
+
+def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, Column]:
+    """The next piece of a Parquet file, column by column; empty at its end."""
+    from pyarrow import ArrowException
+
+    try:
+        piece = read()
+    except (ArrowException, OSError, ValueError):  # whose messages may quote what is in the file
+        raise DpvalueError(f"{path} is not a whole Parquet file") from None
+    return {} if piece is None else {name: of_arrow(piece.column(name)) for name in names}
+
+
+def _npz(path: Path) -> dict[str, Column]:
+    """One column a flat array; an array of rows, say X, becomes X0, X1, ..."""
+    try:
+        with path.open("rb") as binary, zipfile.ZipFile(binary) as archive:
+            _require_plain(archive)
+            binary.seek(0)
+            with np.load(binary, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+    except (ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError, *_ZIP):
+        raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
+    if not arrays or len({len(one) if one.ndim else -1 for one in arrays.values()}) != 1:
+        raise DpvalueError(f"{path} must hold arrays with one row per record each")
+    columns: dict[str, Column] = {}
+    for name, array in arrays.items():
+        flat = array.reshape(len(array), -1) if len(array) else array
+        parts = {name: array} if array.ndim == 1 else {f"{name}{i}": flat[:, i] for i in range(flat.shape[1])}
+        if columns.keys() & parts.keys():
+            raise DpvalueError(f"{path} has several columns that are called {min(columns.keys() & parts.keys())!r}")
+        columns |= {part: of_array(cells) for part, cells in parts.items()}
+    return columns
+
+
+def _require_plain(archive: zipfile.ZipFile) -> None:
+    """Raise ValueError unless every member is an array of numbers, texts or times as long as its header says.
+
+    Before any memory is asked for: a header may claim a shape of 10^12.
+    """
+    for member in archive.infolist():
+        with archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+            if (
+                dtype.kind not in "biufUSM"
+                or member.file_size - file.tell() != int(np.prod(shape, dtype=object)) * dtype.itemsize
+            ):
+                raise ValueError(member.filename)

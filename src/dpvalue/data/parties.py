@@ -1,0 +1,297 @@
+"""Who is valued: single points, or data sets made of the rows that share a group label."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Array, Bools, Ints
+from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.raw import as_numbers, is_numeric, label_column, row_count, row_numbers
+from dpvalue.data.rows import PartyRows, PersonRows, party_rows, person_rows
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.holders import ROWS, Holding
+
+if TYPE_CHECKING:
+    from dpvalue.data.problems import Problem
+
+_WHOLE = re.compile(r"-?[0-9]{1,15}")
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class Parties:
+    """The parties' private rows. Nothing of it leaves but through a release.
+
+    Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
+    party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
+
+    A row that cannot be used contributes nothing, and is told to nobody but the caller of `problems`: one without a
+    group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
+    finite number.
+
+    Args:
+        X: features, one row a record: an array, a tensor or a DataFrame.
+        y: labels, one a row.
+        groups: a label per row; rows with the same label are one party. None: every row is a party.
+        persons: an id per row, for privacy per person; rows with the same id are one person's.
+        person_column: what the ids are called, for a ledger that is bound to them.
+    """
+
+    X: Any
+    y: Any
+    groups: Any = None
+    persons: Any = None
+    person_column: str | None = None
+
+    def __post_init__(self) -> None:
+        rows = row_count(self.X, "parties' features")
+        for name, given in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
+            found = rows if given is None else len(label_column(given, name))
+            if found != rows:
+                each = "one per row of features" if given is self.y else "one label per row"
+                raise DpvalueError(f"{name} must be {each} ({rows}), got {found}")
+        if self.n < 2:
+            raise DpvalueError(f"parties must number at least 2, got {self.n}")
+
+    def __repr__(self) -> str:
+        return f"Parties({self.n} parties)"
+
+    @cached_property
+    def _members(self) -> tuple[tuple[str | int, ...], Ints]:
+        """The names of the parties, and the party of each row; -1 for none."""
+        if self.groups is None:
+            rows = row_count(self.X, "parties' features")
+            return tuple(range(rows)), np.arange(rows)
+        return numbered_groups(label_column(self.groups, "groups").party_names())
+
+    @property
+    def names(self) -> tuple[str | int, ...]:
+        """The names of the parties, in the order of all results: whole numbers, then texts."""
+        return self._members[0]
+
+    @property
+    def party_of_row(self) -> Ints:
+        """The place of each row's party in `names`; -1 for a row of no party."""
+        return self._members[1]
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.names)
+
+    @property
+    def holding(self) -> Holding:
+        """Whose data this is, as a ledger asks."""
+        return Holding(ROWS if self.groups is None else tuple(map(str, self.names)), self.person_column)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """The number of rows of each party; public but for unit "person"."""
+        party = self.party_of_row
+        return np.bincount(party[party >= 0], minlength=self.n)
+
+    @cached_property
+    def person_of_row(self) -> Ints:
+        """The number of each row's person; -1 for a row without an id."""
+        if self.persons is None:
+            raise DpvalueError("unit='person' needs to know whose each row is: give Parties(..., persons=ids)")
+        ids = label_column(self.persons, "persons").identities()
+        place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
+        return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
+
+    def units(self, unit: str) -> Ints:
+        """The public number of protected units of each party: 1, its records, or its persons."""
+        if unit == "party" or (unit == "person" and self.groups is None):
+            return np.ones(self.n, dtype=np.int64)
+        if unit == "record":
+            return self.sizes
+        return np.bincount(spread(self.party_of_row, self.person_of_row, self.n)[0], minlength=self.n)
+
+    def counts(self, privacy: Privacy | None) -> tuple[Ints, Ints]:
+        """Return the public numbers of rows and of protected units of each party.
+
+        How many rows a person has is private: for unit "person" both are the numbers of persons.
+        """
+        units = self.units("party" if privacy is None else privacy.unit)
+        if privacy is not None and privacy.unit == "person":
+            self.person_of_row  # noqa: B018  (raises without ids)
+            if not units.any():
+                raise DpvalueError("persons must tell whose rows are: no party has a person with an id")
+            return units, units
+        return self.sizes, units
+
+    def encode(
+        self, encoding: Encoding, dtype: torch.dtype, device: torch.device, privacy: Privacy | None = None
+    ) -> PartyRows | PersonRows:
+        """Return the rows as tensors, in the encoding of the public set; by person for unit "person".
+
+        Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public things. Where
+        they stand is a function of public things (units "party" and "record").
+        """
+        by_person = privacy is not None and privacy.unit == "person"
+        x, y, usable = self._encoded(encoding, dtype, placed=not by_person)
+        order = np.argsort(self.party_of_row, kind="stable")
+        order = order[self.party_of_row[order] >= 0]
+        if privacy is None or not by_person:
+            return party_rows(x[order], y[order], self.sizes, dtype, device, usable[order])
+        parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
+        counted = pair[order] >= 0
+        order = order[counted]
+        return person_rows(x[order], y[order], usable[order], parties, pair[order], self.units("person"), dtype, device)
+
+    def problems(
+        self,
+        utility: Any = None,
+        *,
+        model: Any = "logistic",
+        preprocess: Any = None,
+        classes: Any = None,
+        target: str | None = None,
+    ) -> tuple[Problem, ...]:
+        """Return what is wrong with rows that contribute nothing, for the eyes of whoever holds them.
+
+        No guarantee: it is a function of the rows, without noise. Nothing else of the library calls it.
+
+        Args:
+            utility: the public set, which says what features and labels must be; without it only groups and ids (and
+                whether features that are numbers are finite) are looked at.
+            model: as in `dpvalue.value`, like the other arguments.
+            preprocess: a transformer to fit to the public features.
+            classes: all classes, where the public set does not show every one.
+            target: the label column of a public DataFrame.
+        """
+        from dpvalue.data.problems import feature_problems, label_problems, owner_problems
+        from dpvalue.data.utility import as_utility
+
+        person = None if self.persons is None else self.person_of_row
+        found = owner_problems(self.party_of_row, person)
+        if utility is not None:
+            encoding = as_utility(utility, target).encoding(model, preprocess, classes)
+            found += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
+        elif is_numeric(self.X):
+            numbers = as_numbers(self.X, "parties' features")
+            found += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
+        return tuple(sorted(found, key=lambda problem: problem.row))
+
+    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
+        """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
+        x = encoding.features(self.X, "parties' features", placed)
+        y = encoding.labels(self.y, "parties' labels")
+        flat = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)  # a finite double may not stay finite
+        known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
+        usable = flat.isfinite().all(1).numpy() & known
+        return x, y, usable
+
+
+def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
+    """Return the names of parties, whole numbers before texts, and the party of each row; -1 for one without any."""
+    texts = sorted({label for label in labels if label is not None}, key=_by_name)
+    place = {label: number for number, label in enumerate(texts)}
+    party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
+    return tuple(_name(label) for label in texts), party
+
+
+def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
+    """Return the party of each pair (party, person) that has rows, and the pair of each row; -1 for one of nobody.
+
+    A person counts in the first `most` of its parties, by their order: other rows of it are -1, too.
+    """
+    there = (party >= 0) & (person >= 0)
+    pairs, pair = np.unique(np.stack([person[there], party[there]]), axis=1, return_inverse=True)
+    first = np.searchsorted(pairs[0], pairs[0])
+    counts = np.arange(pairs.shape[1]) - first < most
+    found = np.full(len(party), -1)
+    found[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
+    return pairs[1], found
+
+
+def _name(label: str) -> str | int:
+    """The name of a party: a whole number where its label is one."""
+    return int(label) if _WHOLE.fullmatch(label) else label
+
+
+def _by_name(label: str) -> tuple[bool, int, str]:
+    name = _name(label)
+    return (False, name, "") if isinstance(name, int) else (True, 0, name)
+
+
+def as_parties(data: Any, target: str | None = None, groups: Any = None, persons: Any = None) -> Parties:
+    """Return parties from a `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset.
+
+    `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
+    """
+    labels = {"groups": groups, "persons": persons}
+    for name, given in labels.items():
+        if isinstance(data, Parties) and given is not None:
+            raise DpvalueError(f"{name} must be given to Parties itself when parties is a Parties")
+        if isinstance(given, str) and not is_frame(data):
+            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {given!r}")
+    if isinstance(data, Parties):
+        return data
+    if is_frame(data):
+        data = as_columns(data)
+        named = {name: given for name, given in labels.items() if isinstance(given, str)}
+        labels |= {name: take_column(data, given, name) for name, given in named.items()}
+        data = data.without(*named.values())
+    column = persons if isinstance(persons, str) else None
+    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=column)
+
+
+def counts_of(
+    parties: Any, privacy: Privacy, records: int, target: str | None, groups: Any, persons: Any
+) -> tuple[Ints, Ints]:
+    """Return the public numbers of rows and of protected units of each party.
+
+    `parties` are parties as in `as_parties`, or a number of them with `records` rows each.
+    """
+    if not isinstance(parties, Integral):
+        return as_parties(parties, target, groups, persons).counts(privacy)
+    require_count("parties", int(parties), least=2)
+    require_count("records", records)
+    sizes = np.full(int(parties), records)
+    return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
+
+
+def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
+    """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
+    if is_frame(data):
+        if target is None:
+            raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
+        table = as_columns(data)
+        return table.without(target), take_column(table, target, "target")
+    if isinstance(data, torch.utils.data.Dataset):
+        items = [data[i] for i in range(row_count(data, argument))]
+        pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
+        # Private ones are kept as they are, to be read one by one: one of another kind must not change the others.
+        X = [x for x, _ in pairs] if argument == "parties" else np.stack([row_numbers(x) for x, _ in pairs])
+        return X, [_scalar(y) for _, y in pairs]
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise DpvalueError(
+        f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
+    )
+
+
+def _scalar(label: Any) -> Any:
+    """A label of a Dataset, taken out of a tensor or array of one number."""
+    if isinstance(label, Tensor):
+        numbers = row_numbers(label)
+        whole = not label.is_floating_point() and numbers.size == 1 and np.isfinite(numbers).all()
+        return int(numbers.item()) if whole else (numbers.item() if numbers.size == 1 else None)
+    return label.item() if isinstance(label, np.ndarray) and label.size == 1 else label
+
+
+def take_column(table: Columns, column: str, argument: str) -> Column:
+    """Return a column of a table."""
+    if column not in table.columns:
+        raise DpvalueError(f"{argument} must be one of the columns {list(table.columns)}, got {column!r}")
+    return table[column]

@@ -1,0 +1,138 @@
+"""Rows and labels as a caller hands them over: arrays, tensors, frames, sparse matrices, lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Array, Bools
+from dpvalue.data.cells import number
+from dpvalue.data.columns import Column, Columns, as_column, as_columns, is_frame, joined
+from dpvalue.errors import DpvalueError
+
+
+def take_rows(raw: Any, rows: Any) -> Any:
+    """Return some rows of an array, tensor or frame, by position."""
+    if isinstance(raw, Columns):
+        return raw.take(rows)
+    return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
+
+
+def join_rows(parts: list[Any]) -> Any:
+    """Return the rows of several arrays, or of several frames, after each other; for public rows."""
+    if is_frame(parts[0]):
+        return joined([as_columns(part) for part in parts])
+    return np.concatenate([as_numbers(part, "rows") for part in parts])
+
+
+def row_count(data: Any, argument: str) -> int:
+    """Return the number of rows of an array, tensor, frame, sparse matrix or list."""
+    shape = getattr(data, "shape", None)
+    if shape is not None and len(shape):
+        return int(shape[0])
+    try:
+        return len(data)
+    except TypeError:
+        raise DpvalueError(f"{argument} must have rows, got {type(data).__name__}") from None
+
+
+def column_names(raw: Any) -> tuple[str, ...] | None:
+    """Return the column names of a frame, None for anything else."""
+    return tuple(map(str, raw.columns)) if is_frame(raw) else None
+
+
+def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
+    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is.
+
+    A row that is not of this (public) shape, by default that of the first, is empty.
+    """
+    if not isinstance(raw, list | tuple):
+        return raw
+    cells = [_cells(row) for row in raw]
+    shape = cells[0].shape if shape is None and cells else shape or ()
+    found = np.empty((len(raw), *shape), dtype=object)
+    for place, row in enumerate(cells):
+        if row.shape == shape:
+            found[place] = row
+    return found
+
+
+def _cells(row: Any) -> Array:
+    """One row as an array of its cells; an empty one if it has no shape."""
+    try:
+        return np.asarray(row, dtype=object)
+    except (TypeError, ValueError, RuntimeError):  # of several shapes, or a tensor that cannot be one
+        return np.empty(0, dtype=object)
+
+
+def is_sparse(raw: Any) -> bool:
+    """Return whether rows are a sparse matrix of scipy's."""
+    return hasattr(raw, "toarray") and hasattr(raw, "tocsr")
+
+
+def is_numeric(raw: Any) -> bool:
+    """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
+    if isinstance(raw, Tensor):
+        return not raw.is_complex()
+    if is_sparse(raw):
+        return True
+    return isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
+
+
+def row_numbers(row: Any) -> Array:
+    """One row, however it is given, as numbers; NaN for what is none."""
+    if isinstance(row, Tensor):
+        try:
+            row = row.detach().cpu().to_dense() if row.is_sparse else row.detach().cpu()
+            return np.full(1, np.nan) if row.is_complex() else row.to(torch.float64).numpy()
+        except (RuntimeError, TypeError, NotImplementedError):  # one without storage, or of a kind without numbers
+            return np.full(1, np.nan)
+    if is_numeric(row):
+        return as_numbers(row, "")
+    cells = _cells(row)
+    found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
+    return np.where(np.isinf(found), np.nan, found)
+
+
+def as_numbers(raw: Any, argument: str) -> Array:
+    """Return public rows, or rows that are numbers, as an array of float64; text and objects are refused."""
+    if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
+        raw = raw.toarray()
+    if isinstance(raw, Tensor):
+        raw = raw.detach().cpu().to(torch.float64)
+    try:
+        return np.asarray(raw, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
+
+
+def label_column(raw: Any, argument: str) -> Column:
+    """Return labels or ids as a column of cells, one a row."""
+    shape = getattr(raw, "shape", None)
+    if shape is not None and len(shape) == 2 and shape[1] == 1 and not isinstance(raw, Column):
+        raw = raw.iloc[:, 0] if hasattr(raw, "iloc") else raw[:, 0]
+        shape = shape[:1]
+    if shape is not None and len(shape) != 1:
+        raise DpvalueError(f"{argument} must be one label per row, got shape {tuple(shape)}")
+    if shape is None and not hasattr(raw, "__len__"):
+        raise DpvalueError(f"{argument} must be one label per row, got {type(raw).__name__}")
+    return as_column(raw)
+
+
+def are_floats(raw: Any) -> bool:
+    """Return whether public labels are stored as floating point numbers."""
+    cells = label_column(raw, "utility labels").cells
+    if isinstance(cells, np.ndarray):
+        return cells.dtype.kind == "f"
+    return any(isinstance(cell, float) for cell in cells) and not any(isinstance(cell, str) for cell in cells)
+
+
+def refuse_rows(bad: Bools, argument: str, allowed: str) -> None:
+    """Raise if any row of a public set is bad, naming the first positions."""
+    if bad.any():
+        where = np.flatnonzero(bad)
+        shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
+        raise DpvalueError(f"{argument}: {allowed}; not so at row(s) {shown} ({len(where)} of {len(bad)})")

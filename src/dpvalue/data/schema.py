@@ -1,0 +1,156 @@
+"""From columns to numbers, by what the public file shows: its columns, its categories, its means.
+
+A numeric column is centred and scaled by the public mean and standard deviation; a missing number counts as the public
+median. Any other column becomes one column of zeros and ones for each category of the public file; a category that is
+not there, and a missing cell, are zeros in all of them. A row with a cell in a numeric column that is neither a finite
+number nor missing is not a row of this table: all of it becomes NaN, and it contributes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from dpvalue.arrays import Bools, Floats
+from dpvalue.data.cells import index_of
+from dpvalue.data.columns import Column, Columns, as_columns
+from dpvalue.errors import DpvalueError
+
+MOST_CATEGORIES = 50
+MOST_CLASSES = 20
+
+
+@dataclass(frozen=True)
+class Numeric:
+    """A column of numbers: what a missing one counts as, and how the column is centred and scaled."""
+
+    name: str
+    missing: float
+    mean: float
+    scale: float
+
+    def encode(self, column: Column) -> Floats:
+        """Return the column, scaled (rows, 1); NaN for what is neither a number nor missing."""
+        found = column.numbers()
+        filled = np.where(np.isnan(found), self.missing, found)
+        filled[np.isinf(filled)] = np.nan
+        with np.errstate(over="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
+            scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
+        return scaled
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column of categories."""
+
+    name: str
+    categories: tuple[str, ...]
+
+    def encode(self, column: Column) -> Floats:
+        """Return a column of zeros and ones for each category (rows, categories)."""
+        place = index_of(self.categories)
+        numbers = np.array([place.get(text, -1) for text in column.texts()], dtype=np.int64)
+        found: Floats = (numbers[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        return found
+
+
+class Schema(BaseEstimator, TransformerMixin):  # type: ignore[misc]
+    """A scikit-learn transformer of frames, fitted to public rows; transforms each row on its own.
+
+    Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to; it raises
+    for nothing that a row holds.
+    """
+
+    def fit(self, frame: Any, y: Any = None) -> Schema:
+        """Learn columns, categories, means and scales from a public frame."""
+        table = as_columns(frame)
+        numeric = table.is_numeric()
+        self.columns_ = [_column(name, table[name], numeric[name]) for name in table.columns]
+        if not self.columns_:
+            raise DpvalueError("the public file has no column but the target")
+        return self
+
+    def transform(self, frame: Any) -> Floats:
+        """Return the rows of a frame as numbers; all of a row is NaN if one of its cells cannot be read."""
+        table = as_columns(frame)
+        for name in self.names:
+            if name not in table.columns:
+                raise DpvalueError(f"there is no column {name!r}, which the public file has")
+        found = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
+        found[np.isnan(found).any(axis=1)] = np.nan
+        return found
+
+    def unreadable(self, frame: Any) -> dict[str, Bools]:
+        """Return, by column, which cells are neither numbers nor missing where the public file has numbers."""
+        table = as_columns(frame)
+        return {
+            column.name: np.isinf(table[column.name].numbers())
+            for column in self.columns_
+            if isinstance(column, Numeric)
+        }
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that are encoded, in order."""
+        return tuple(column.name for column in self.columns_)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return what was learnt, as plain values."""
+        return [asdict(column) for column in self.columns_]
+
+    @classmethod
+    def from_json(cls, columns: list[dict[str, Any]]) -> Schema:
+        """Return the schema that `to_json` describes."""
+        schema = cls()
+        schema.columns_ = [
+            Categorical(one["name"], tuple(one["categories"])) if "categories" in one else Numeric(**one)
+            for one in columns
+        ]
+        return schema
+
+    def __str__(self) -> str:
+        numeric = sum(isinstance(column, Numeric) for column in self.columns_)
+        return f"{numeric} numeric and {len(self.columns_) - numeric} categorical columns"
+
+
+def _column(name: str, column: Column, numeric: bool) -> Numeric | Categorical:
+    if numeric:
+        found = column.numbers()
+        if np.isinf(found).any():
+            raise DpvalueError(f"the column {name!r} of the public file holds infinite values")
+        known = found[~np.isnan(found)]
+        missing = float(np.median(known)) if len(known) else 0.0
+        filled = np.where(np.isnan(found), missing, found)
+        return Numeric(name, missing, float(filled.mean()), float(filled.std()) or 1.0)
+    categories = sorted({text for text in column.texts() if text is not None})
+    if len(categories) > MOST_CATEGORIES:
+        raise DpvalueError(
+            f"the column {name!r} holds {len(categories)} different texts in the public file, too many for categories: "
+            f"leave it out with --drop {name}"
+        )
+    return Categorical(name, tuple(categories) or ("",))
+
+
+def infer_task(target: Column) -> str:
+    """Return "regression" for numbers with fractions or with more than 20 different values, else "classification"."""
+    if not Columns({"": target}).is_numeric()[""]:
+        return "classification"
+    found = target.numbers()
+    found = found[~np.isnan(found)]
+    whole = bool((found == np.rint(found)).all())
+    return "classification" if whole and len(np.unique(found)) <= MOST_CLASSES else "regression"
+
+
+def classes_of(target: Column) -> tuple[str, ...]:
+    """Return the classes of a column of labels, as canonical texts: whole numbers in their order, then other texts."""
+    return tuple(sorted({text for text in target.texts() if text is not None}, key=_by_number))
+
+
+def _by_number(text: str) -> tuple[bool, float, str]:
+    try:
+        return False, float(text), text
+    except ValueError:
+        return True, 0.0, text

@@ -1,0 +1,103 @@
+"""What a model is worth: a number computed on the public set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dpvalue.data.columns import as_columns, is_frame
+from dpvalue.data.encoding import Encoding, fit_encoding
+from dpvalue.data.parties import features_and_labels
+from dpvalue.data.raw import are_floats, label_column, refuse_rows, row_count
+from dpvalue.errors import DpvalueError, require_number
+from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
+
+Metric = str | Callable[[nn.Module], float]
+METRICS = ("loss", "accuracy", "mse")
+
+
+@dataclass(frozen=True, eq=False)
+class Utility:
+    """The utility V of a model, on a public set that no privacy rule protects.
+
+    A private row that is also in this set is not protected.
+
+    Args:
+        X: public features.
+        y: public labels; they also fix the classes.
+        metric: "loss" (negated mean loss), "accuracy", "mse" (negated mean squared error), or a callable that takes the
+            `nn.Module` and returns a number, larger being better.
+        l2: subtracts l2 * |theta|^2 from "loss" (the paper's regularised cross-entropy).
+    """
+
+    X: Any
+    y: Any
+    metric: Metric = "loss"
+    l2: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not callable(self.metric) and self.metric not in METRICS:
+            raise DpvalueError(f"metric must be one of {', '.join(METRICS)}, or a callable; got {self.metric!r}")
+        require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
+        if self.l2 and self.metric != "loss":
+            raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
+        labels = label_column(self.y, "utility labels")
+        rows = row_count(self.X, "utility features")
+        if len(labels) != rows:
+            raise DpvalueError(f"utility labels must be one per row of features ({rows}), got {len(labels)}")
+        if len(labels) < 2:
+            raise DpvalueError(f"utility must have at least 2 rows, got {len(labels)}")
+
+    def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
+        """Return how rows become numbers, as this public set fixes it for a model."""
+        task = task_of(model, self.metric, float_labels=are_floats(self.y))
+        return fit_encoding(self.X, self.y, task, preprocess, model == "cnn", classes)
+
+    def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PublicSet:
+        """Return the public set as tensors."""
+        if (self.metric, encoding.task) in (("accuracy", REGRESSION), ("mse", CLASSIFICATION)):
+            raise DpvalueError(f"metric {self.metric!r} does not fit a {encoding.task} model")
+        x = encoding.features(self.X, "utility features")
+        finite = np.asarray(np.isfinite(x.reshape(len(x), -1)).all(axis=1))
+        refuse_rows(~finite, "utility features", "features must be finite")
+        y = encoding.labels(self.y, "utility labels")
+        if encoding.task == CLASSIFICATION:
+            refuse_rows(y < 0, "utility labels", "labels must be among the classes")
+        else:
+            refuse_rows(~np.isfinite(y), "utility labels", "labels must be finite")
+        labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
+        return PublicSet(
+            torch.tensor(x, dtype=dtype, device=device),
+            torch.tensor(y, dtype=labels, device=device),
+            self.metric,
+            float(self.l2),
+        )
+
+
+@dataclass(frozen=True)
+class PublicSet:
+    """A utility as tensors; `dpvalue.engine.evaluator` evaluates it on many models at once."""
+
+    x: Tensor
+    y: Tensor
+    metric: Metric
+    l2: float
+
+
+def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
+    """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset.
+
+    A column that names groups of parties or persons (`labels`) is no feature: it is left out of a DataFrame.
+    """
+    if isinstance(data, Utility):
+        return data
+    if is_frame(data):
+        table = as_columns(data)
+        data = table.without(*(name for name in labels if isinstance(name, str)))
+    return Utility(*features_and_labels(data, target, "utility"))

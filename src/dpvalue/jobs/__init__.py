@@ -1,0 +1,1 @@
+"""From files of rows to a folder of results."""

@@ -1,0 +1,133 @@
+"""Every option of a run from files, as one immutable value that a TOML file can hold."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dpvalue.errors import DpvalueError, require_choice
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.stored import require_shallow
+from dpvalue.valuation.semivalues import semivalues
+
+TASKS = ("auto", "classification", "regression")
+_LISTS = ("train", "drop", "semivalue", "classes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What is valued, against what, at which budget; the names are those of the options of `dpvalue run`."""
+
+    train: tuple[str, ...]
+    test: str
+    target: str
+    group: str | None = None
+    person: str | None = None
+    truth: str | None = None
+    drop: tuple[str, ...] = ()
+    task: str = "auto"
+    classes: tuple[str, ...] = ()
+    private: bool = True
+    epsilon: float = 1.0
+    delta: float = 5e-5
+    unit: str = "party"
+    neighbours: str = "zero_out"
+    mechanism: str = "auto"
+    parties_per_person: int = 1
+    semivalue: tuple[str, ...] = ("shapley",)
+    schedule: str | None = None
+    permutations: int = 1000
+    seed: int = 0
+    ledger: str | None = None
+    head: str | None = None
+    purpose: str = "value"
+
+    def __post_init__(self) -> None:
+        require_choice("task", self.task, TASKS)
+        if not self.train:
+            raise DpvalueError("train must name at least one file")
+        if len(self.train) > 1 and self.group is not None:
+            raise DpvalueError("group must not be given with several files: each file is one party")
+        if self.private and self.unit == "person" and self.person is None:
+            raise DpvalueError("person must be given for unit person: the column of persons' ids")
+        if self.head is not None and self.ledger is None:
+            raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
+        if self.ledger is not None and not self.private:
+            raise DpvalueError("ledger must not be given without privacy")
+        self.privacy  # noqa: B018  (raises for a bad budget)
+        semivalues(self.semivalue)  # raises for an unknown name, before anything is spent
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The budget of the run; None for none."""
+        if not self.private:
+            return None
+        return Privacy(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            unit=self.unit,
+            neighbours=self.neighbours,
+            mechanism=self.mechanism,
+            parties_per_person=self.parties_per_person,
+        )
+
+    def open_ledger(self) -> Ledger | None:
+        """Return the ledger that the run is charged to."""
+        return None if self.ledger is None else Ledger(self.ledger, self.purpose, self.head)
+
+    def to_toml(self) -> str:
+        """Return a TOML document that `read_config` turns back into this."""
+        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
+        for name, given in asdict(self).items():
+            if given is None:
+                continue
+            # Strings, numbers, booleans and lists of strings are written the same in JSON and in TOML.
+            lines.append(f"{name} = {json.dumps(list(given) if isinstance(given, tuple) else given)}")
+        return "\n".join(lines) + "\n"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the options in a TOML file, by name."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise DpvalueError(f"{path} cannot be read as TOML: it is nested too deeply") from None
+    except (OSError, ValueError) as error:  # no file, no text, not TOML, or a number of thousands of digits
+        raise DpvalueError(f"{path} cannot be read as TOML: {error}") from None
+    require_shallow(found, str(path))
+    return found
+
+
+def make_config(given: dict[str, Any]) -> RunConfig:
+    """Return the options as a `RunConfig`; raise for an unknown name, a wrong type or a missing one."""
+    types = {one.name: str(one.type) for one in fields(RunConfig)}
+    for name, value in given.items():
+        if name not in types:
+            raise DpvalueError(f"there is no option {name!r}; there are {', '.join(types)}")
+        _require_type(name, value, types[name])
+    for name in ("train", "test", "target"):
+        if not given.get(name):
+            hint = {"train": "the private file(s)", "test": "--test, the public file", "target": "--target, the label"}
+            raise DpvalueError(f"{name} must be given: {hint[name]}")
+    ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
+    return RunConfig(**ready)
+
+
+def _require_type(name: str, value: Any, declared: str) -> None:
+    if name in _LISTS:
+        ok = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        wanted = "a list of texts"
+    elif "str" in declared:
+        ok, wanted = isinstance(value, str), "a text"
+    elif declared == "bool":
+        ok, wanted = isinstance(value, bool), "true or false"
+    elif declared == "int":
+        ok, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+    else:
+        ok, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if not ok:
+        raise DpvalueError(f"{name} must be {wanted}, got {value!r}")

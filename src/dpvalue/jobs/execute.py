@@ -1,0 +1,210 @@
+"""Doing a job: release, value, write the folder; and valuing a folder's table once more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from dpvalue.data.files import read_private, read_public
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import Utility
+from dpvalue.errors import DpvalueError
+from dpvalue.jobs.config import RunConfig
+from dpvalue.jobs.folder import (
+    Folder,
+    Known,
+    abandon,
+    first_facts,
+    forget_releases,
+    has_releases,
+    keep_table,
+    keep_values,
+    start_releases,
+    table_curves,
+    value_facts,
+    values_frame,
+)
+from dpvalue.jobs.job import Job, read_labels
+from dpvalue.planning.plan_page import Plan
+from dpvalue.progress import Progress
+from dpvalue.valuation.result import Result
+from dpvalue.valuation.table import Table
+from dpvalue.valuation.tasks import Curve, retraining_curve
+from dpvalue.valuation.tasks.curves import ORDERS
+
+_NOTHING = "nothing was written"
+
+
+class Interrupted(Exception):  # noqa: N818
+    """A run that was stopped by the user; the message says what was kept and how to go on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A finished run."""
+
+    folder: Path
+    result: Result
+    values: pd.DataFrame
+    facts: dict[str, Any]
+
+
+def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
+    """Make the releases and the values, and write the folder.
+
+    From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
+    from there for nothing, by `dpvalue revalue` once the table is there, else by the same command.
+    `goes_on` says that the folder holds releases of this very run, as `require_free` told.
+    No time is kept: how long private rows take may depend on them.
+    """
+    parties, config = job.parties(), job.config
+    known = _known(job, parties.names, parties.party_of_row)
+    at_once = config.privacy is None or (config.schedule or "replay") != "replay"
+    result = None
+    with _saying(lambda: _released(folder, config)):
+        kept = None if config.privacy is None or config.ledger is not None else start_releases(folder, config, goes_on)
+        if at_once:
+            result = job.value(parties, kept, progress)
+        table = job.release(parties, kept, progress) if result is None else result.table
+        facts = first_facts(config, table, plan)
+        keep_table(folder, facts, table)
+    with _saying(lambda: _valued(folder, at_once and config.private)):
+        if result is None:
+            forget_releases(folder)
+            result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
+        done = finish(folder, facts, result, known, progress, _retrained(job, parties, result, progress))
+    forget_releases(folder)
+    return done
+
+
+@contextmanager
+def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """Say of whatever stops a run what was kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {how_to_go_on()}") from None
+    except OSError as error:
+        raise DpvalueError(f"{error.filename}: {error.strerror}; {how_to_go_on()}") from None
+    except DpvalueError as error:
+        raise type(error)(f"{error}{_unless_nothing(how_to_go_on())}") from None
+    except Exception as error:
+        error.add_note(how_to_go_on())
+        raise
+
+
+def _released(folder: Path, config: RunConfig) -> str:
+    """What is kept of a run that has no table yet."""
+    if has_releases(folder):
+        return f"what was released is kept in {folder}: the same command goes on, and spends nothing twice"
+    abandon(folder)
+    if config.ledger is not None:
+        return f"{_NOTHING}; what was charged, if anything, is kept in the ledger: the same command goes on"
+    return f"{_NOTHING}: the same command starts again"
+
+
+def _unless_nothing(kept: str) -> str:
+    """The end of an error: whoever asked for something wrong need not hear that nothing came of it."""
+    return "" if kept.startswith(_NOTHING) else f"; {kept}"
+
+
+def _valued(folder: Path, at_once: bool) -> str:
+    """What is kept of a run that has its table."""
+    if (folder / "values.csv").is_file():
+        return f"the values are in {folder}: `dpvalue report {folder}` makes the page"
+    how = "the same command" if at_once else f"`dpvalue revalue {folder}`"
+    return f"the releases are kept in {folder}: {how} goes on, and spends nothing more"
+
+
+def value_table(
+    table: Table, utility: Utility, semivalues: tuple[str, ...], permutations: int, progress: Progress
+) -> Result:
+    """Return values from a table alone."""
+    return table.value(
+        utility,
+        semivalues=semivalues,
+        permutations=permutations,
+        tolerance=table.schedule.tolerance,
+        progress=progress,
+    )
+
+
+def finish(
+    folder: Path,
+    facts: dict[str, Any],
+    result: Result,
+    known: Known | None,
+    progress: Progress,
+    retrained: list[Curve] | None = None,
+) -> Done:
+    """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
+    values = values_frame(result, progress)
+    curves = table_curves(result, progress) if retrained is None else retrained
+    facts = {**facts, **value_facts(result, known, curves)}
+    keep_values(folder, facts, values)
+    return Done(folder, result, values, facts)
+
+
+def revalue(
+    folder: Folder, out: Path | None, semivalues: tuple[str, ...], test: Path | None, progress: Progress
+) -> Done:
+    """Value the table of a folder again, with other semivalues or another public file; spends nothing."""
+    config = folder.config
+    table, schema = folder.table()
+    test = test or Path(config.test)
+    public = read_public(test)
+    for name in [config.target, *schema.names]:
+        if name not in public.columns:
+            raise DpvalueError(f"{test} has no column {name!r}")
+    utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
+    semivalues = semivalues or config.semivalue
+    result = value_table(table, utility, semivalues, config.permutations, progress)
+    again = replace(config, semivalue=semivalues, test=str(test))
+    facts = {**folder.facts, "toml": again.to_toml(), "config": folder.facts["config"]}
+    facts["config"] = {**facts["config"], "semivalue": list(semivalues), "test": str(test)}
+    facts["detection"] = None
+    if out is None:
+        fresh = not (folder.path / "values.csv").is_file()
+        name = "-".join(one.replace("(", "").replace(")", "").replace(",", "-") for one in semivalues)
+        out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
+    if out != folder.path:
+        keep_table(out, facts, table)
+    return finish(out, facts, result, None, progress)
+
+
+def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
+    """Which parties the column `truth` marks: those with any marked row."""
+    column = job.config.truth
+    if column is None:
+        return None
+    cells = [
+        (cell or "0").lower()  # a line that is no record marks nobody
+        for path in job.config.train
+        for block in read_private(Path(path), [column])
+        for cell in block.columns[column].texts()
+    ]
+    marked = np.isin(cells, ["1", "true", "yes", "y"])
+    if not (marked | np.isin(cells, ["0", "false", "no", "n"])).all():
+        raise DpvalueError(f"the column {column!r} must hold 0 and 1 (or no and yes, or false and true)")
+    found = np.bincount(party[party >= 0], weights=marked[party >= 0], minlength=len(names)) > 0
+    if found.all() or not found.any():
+        raise DpvalueError(f"the column {column!r} must mark some parties and leave others: it marks {found.sum()}")
+    return Known(column, found)
+
+
+def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
+    """Curves of models trained on raw rows, which only a run without privacy may show."""
+    if result.guarantee.private:
+        return None
+    curves: list[Curve] = []
+    for kind in ("removal", "addition"):
+        for order in ORDERS:
+            curves.append(retraining_curve(result, parties, job.utility, kind, order, trials=3))
+            progress("curves", len(curves), 2 * len(ORDERS))
+    return curves

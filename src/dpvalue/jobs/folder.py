@@ -1,0 +1,308 @@
+"""The output folder of a run: values.csv, run.toml, run.json, table.safetensors and report.html.
+
+Everything in it is a function of the private table and of public things (and, with `truth`, of a known answer that the
+user chose to compare with). Each file is whole or not there, and what was paid for is there first: while a run goes on,
+`releases/` keeps what parties have released; then come the table and run.json, from which `dpvalue revalue` makes the
+rest for nothing; values.csv, once all of it is known; and the page.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from dpvalue.arrays import Floats
+from dpvalue.data.schema import Schema
+from dpvalue.durable import remains, write_whole
+from dpvalue.errors import DpvalueError
+from dpvalue.jobs.config import RunConfig, make_config
+from dpvalue.jobs.facts import check_frame, check_releases, check_values, options
+from dpvalue.planning.detection import auc, precision_at
+from dpvalue.planning.plan_page import Plan
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.progress import Progress
+from dpvalue.report import report_page
+from dpvalue.stored import parse_json, read_text
+from dpvalue.valuation.result import Result
+from dpvalue.valuation.storage import load
+from dpvalue.valuation.table import Table
+from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
+from dpvalue.valuation.tasks.curves import ORDERS
+
+_BEFORE_FACTS = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
+_ROOM, _ROOM_PER_PARTY = 2**24, 2**12  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A known answer to compare with: the name of its column, and which parties it marks."""
+
+    column: str
+    marked: Any
+
+
+def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None) -> bool:
+    """Raise if results, or anything else, would be lost without leave; return whether a run of `config` goes on there.
+
+    A run that died goes on if it is made again with the same options: nothing that was released is drawn again.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise DpvalueError(f"{folder} must be a folder, but is a file")
+    if not folder.is_dir():
+        return False
+    names = {file.name for file in folder.iterdir()} - {file.name for file in remains(folder)}
+    has_values, paid = "values.csv" in names, has_releases(folder)
+    goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
+    if paid and not goes_on:
+        what = "an unfinished run with other options, and what it has paid for"
+    elif names <= _BEFORE_FACTS or (goes_on and not has_values):
+        return goes_on  # nothing, or nothing but what this run has written
+    elif "run.toml" not in names or "run.json" not in names:
+        raise DpvalueError(f"{folder} holds other files: name a new folder with --out")
+    elif has_values:
+        what = "results already"
+    else:
+        what = f"releases without values (dpvalue revalue {folder} makes them, for nothing)"
+    if not overwrite:
+        raise DpvalueError(f"{folder} holds {what}: name another folder, or give --overwrite")
+    return goes_on
+
+
+def require_writable(folder: Path, parties: int) -> None:
+    """Raise unless results of so many parties can be written there: tried, before anything is spent."""
+    scratch = folder.with_name(f".{folder.name}.part")
+    try:
+        made = [one for one in scratch.parents if not one.exists()]
+        scratch.mkdir(parents=True, exist_ok=True)
+        (scratch / "probe").write_bytes(b"probe")
+        free = shutil.disk_usage(scratch).free
+        shutil.rmtree(scratch)
+        for one in made:
+            one.rmdir()
+    except OSError as error:
+        raise DpvalueError(f"{folder} cannot be written: {error.strerror}") from None
+    needed = _ROOM + parties * _ROOM_PER_PARTY
+    if free < needed:
+        raise DpvalueError(
+            f"{folder} has {free / 1e6:.3g} MB of room left on its disk, and results may need {needed / 1e6:.3g}"
+        )
+
+
+def first_facts(config: RunConfig, table: Table, plan: Plan | None) -> dict[str, Any]:
+    """Return what is known of a run once its releases are made; enough to value them later."""
+    from dpvalue import __version__
+
+    return {
+        "made": datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
+        "versions": {"dpvalue": __version__, "python": platform.python_version(), "torch": torch.__version__},
+        "config": json.loads(json.dumps(asdict(config))),
+        "toml": config.to_toml(),
+        "task": table.encoding.task,
+        "model": table.model,
+        "seed": config.seed,
+        "guarantee": asdict(table.guarantee),
+        "sentence": str(table.guarantee),
+        "how": _how(table),
+        "plan": None if plan is None else _plan_facts(plan),
+        "ledger": _ledger_facts(config),
+    }
+
+
+def _how(table: Table) -> str:
+    directions = "all directions" if table.projection is None else str(table.projection)
+    return f"{table.schedule}, {directions}, learning rate {table.learning_rate:.3g}"
+
+
+def _plan_facts(plan: Plan) -> dict[str, Any]:
+    names = ("ceiling", "gaussian_ceiling", "laplace_ceiling", "expected_auc", "efficiency", "records", "advice")
+    return {name: getattr(plan, name) for name in names} | {"text": str(plan)}
+
+
+def _ledger_facts(config: RunConfig) -> dict[str, Any] | None:
+    if config.ledger is None:
+        return None
+    ledger = Ledger(config.ledger)
+    return {
+        "spent": ledger.spent,
+        "epsilon": ledger.budget.epsilon,
+        "terms": ledger.budget.terms,
+        "head": ledger.head(),
+    }
+
+
+def table_curves(result: Result, progress: Progress) -> list[Curve]:
+    """Return the curves that a page shows, made from the private table."""
+    curves: list[Curve] = []
+    for make in (removal_curve, addition_curve):
+        for order in ORDERS:
+            curves.append(make(result, order))
+            progress("curves", len(curves), 2 * len(ORDERS))
+    return curves
+
+
+def value_facts(result: Result, known: Known | None, curves: list[Curve]) -> dict[str, Any]:
+    """Return what is known once values are made."""
+    assert result.utility is not None
+    return {
+        "semivalues": [one.name for one in result.semivalues],
+        "walks": result.walks,
+        "converged": result.converged,
+        "public_rows": len(result.utility.y),
+        "curves": [_plain(curve) for curve in curves],
+        "detection": None if known is None else _detection(result, known),
+    }
+
+
+def _plain(curve: Curve) -> dict[str, Any]:
+    return {name: part.tolist() if isinstance(part, np.ndarray) else part for name, part in asdict(curve).items()}
+
+
+def _detection(result: Result, known: Known) -> dict[str, Any]:
+    values: Floats = result.values[result.semivalues[0].name]
+    marked = np.asarray(known.marked, dtype=bool)
+    k = int(marked.sum())
+    return {
+        "column": known.column,
+        "auc": auc(values, marked),
+        "k": k,
+        "precision": precision_at(values, marked, k),
+        "corrupted": f"{k} of {len(marked)}",
+        "chance": k / len(marked),
+    }
+
+
+def values_frame(result: Result, progress: Progress) -> pd.DataFrame:
+    """Return what values.csv holds: party, values, both kinds of error, rank."""
+    draws = min(20, max(4, 200_000 // result.table.n))  # of a very large table fewer: they would take minutes
+    return result.frame(noise=result.guarantee.private, draws=draws, progress=progress)
+
+
+def start_releases(folder: Path, config: RunConfig, goes_on: bool) -> Path:
+    """Return where the releases of a run are kept until its table is there; whatever else is in the folder stays."""
+    if not goes_on:
+        forget_releases(folder)
+    described = _unfinished(folder)
+    described.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(described, config.to_toml().encode())
+    return described.parent
+
+
+def abandon(folder: Path) -> None:
+    """Leave no trace of a run that has released nothing."""
+    if not has_releases(folder):
+        forget_releases(folder)
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def keep_table(folder: Path, facts: dict[str, Any], table: Table) -> None:
+    """Write all that values can be made from, at any time and for nothing; what older values said is removed first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (folder / "values.csv", folder / "report.html", *remains(folder)):
+        stale.unlink(missing_ok=True)
+    table.save(folder / "table.safetensors")
+    write_whole(folder / "run.toml", facts["toml"].encode())
+    _write_facts(folder, facts)
+
+
+def _unfinished(folder: Path) -> Path:
+    return folder / "releases" / "run.toml"
+
+
+def has_releases(folder: Path) -> bool:
+    """Return whether releases of an unfinished run are kept in a folder."""
+    return any(_unfinished(folder).parent.glob("release-*"))
+
+
+def forget_releases(folder: Path) -> None:
+    """Remove what `releases/` keeps, once the table or the values that were made of it are there."""
+    shutil.rmtree(_unfinished(folder).parent, ignore_errors=True)
+
+
+def keep_values(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> None:
+    """Write values and the page: values last of what a page is made from, as they say that all of it is there."""
+    _write_facts(folder, facts)
+    write_whole(folder / "values.csv", values.to_csv(index=False).encode())
+    write_page(folder, facts, values)
+
+
+def write_page(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> Path:
+    """Write report.html, and return where it is; what writers that were killed have left goes."""
+    for part in remains(folder):
+        part.unlink(missing_ok=True)
+    page = folder / "report.html"
+    write_whole(page, report_page(values, facts).encode())
+    return page
+
+
+def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
+    write_whole(folder / "run.json", (json.dumps(facts, indent=1, default=str) + "\n").encode())
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """An output folder, read back."""
+
+    path: Path
+    facts: dict[str, Any]
+
+    @property
+    def config(self) -> RunConfig:
+        """The options of the run."""
+        return make_config(options(self.facts["config"]))
+
+    def table(self) -> tuple[Table, Schema]:
+        """Return the private table, and how columns become numbers."""
+        path = self.path / "table.safetensors"
+        found = load(path)
+        table = found.table if isinstance(found, Result) else found
+        if not isinstance(table.encoding.preprocess, Schema):
+            raise DpvalueError(f"{path} is not the table of a run from files: it does not say how columns are encoded")
+        return table, table.encoding.preprocess
+
+    def values(self) -> pd.DataFrame:
+        """Return values.csv, checked to be what run.json says."""
+        file = self.path / "values.csv"
+        if not file.is_file():
+            raise DpvalueError(f"{self.path} has no values yet: dpvalue revalue {self.path} makes them, for nothing")
+        with _damage(self.path / "run.json"):
+            check_values(self.facts)
+        with _damage(file):
+            found = pd.read_csv(file, low_memory=False)
+            check_frame(found, self.facts["semivalues"])
+        return found
+
+
+def open_folder(path: Path) -> Folder:
+    """Return the output folder of a run, whoever wrote it: its run.json is checked field by field."""
+    file = path / "run.json"
+    if not file.is_file():
+        if has_releases(path):
+            raise DpvalueError(
+                f"{path} holds an unfinished run: the same dpvalue run goes on with it, and spends nothing twice"
+            )
+        raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
+    facts = parse_json(read_text(file), str(file))
+    with _damage(file):
+        check_releases(facts)
+    return Folder(path, facts)
+
+
+@contextmanager
+def _damage(file: Path) -> Iterator[None]:
+    """Say in which file something is not as it must be."""
+    try:
+        yield
+    except ValueError as error:  # of a check of ours, or of pandas: no text, or no table
+        raise DpvalueError(f"{file} has been damaged: {str(error).strip()}") from None

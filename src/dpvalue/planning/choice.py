@@ -1,0 +1,231 @@
+"""Every setting that was left open, decided: from the public set, the budget and the parties' public sizes alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Ints
+from dpvalue.data.rows import party_rows
+from dpvalue.data.utility import PublicSet
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.errors import DpvalueError
+from dpvalue.models import Model, projected
+from dpvalue.planning.learning_rate import PublicTuner
+from dpvalue.planning.projection import Basis, Projection, make_basis
+from dpvalue.planning.rehearsal import STEPS, Option, Rehearsal, prefer
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
+from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.schedule import Schedule
+
+_DISTANCES = tuple(10 ** (exponent / 8) for exponent in range(-24, 25))  # a thousandth to a thousand
+_MOST_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a choice may depend on, all of it public; `sizes` and `units` are the parties' rows and protected units."""
+
+    model: Model
+    initial: Tensor
+    public: PublicSet
+    sizes: Ints
+    units: Ints
+    settings: Settings
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.sizes)
+
+    def rehearsal(self) -> Rehearsal:
+        """Return the public set, ready to try ways to release on."""
+        units = max(1, int(np.median(self.units)))
+        rows = max(1, int(np.median(self.sizes)) // units)
+        engine, seed = self.settings.engine, self.settings.seed
+        return Rehearsal(self.model, self.initial, self.public, rows, units, engine, seed)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a run is made, with every setting decided.
+
+    Attributes:
+        model: what walks: the model itself, or the model moved along the basis.
+        initial: where it starts.
+        basis: the public directions; None for all.
+        projection: what the basis was made by.
+        schedule: when parties release.
+        releases: noisy messages per party.
+        door: clipping and noise of each.
+        learning_rate: alpha.
+        spent: the guarantee.
+        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None if
+            nothing was left to choose.
+    """
+
+    model: Model
+    initial: Tensor
+    basis: Basis | None
+    projection: Projection | None
+    schedule: Schedule
+    releases: int
+    door: Mechanism
+    learning_rate: float
+    spent: Guarantee
+    expected_auc: float | None
+
+    @property
+    def points(self) -> Tensor:
+        """Where the first release is taken (q, size)."""
+        return self.initial[None] if self.basis is None else self.basis.points
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights (q,) of these points."""
+        return self.initial.new_ones(1) if self.basis is None else self.basis.shares
+
+
+def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
+    """Decide everything that the settings leave open.
+
+    Formal guarantee: reads the public set, the settings and the parties' public sizes only.
+    """
+    settings = at.settings
+    privacy, clip = settings.privacy, None if isinstance(settings.clip, str) else float(settings.clip)
+    rule = None if settings.clip_rule == "auto" else settings.clip_rule
+    option = None
+    if privacy is None:
+        projection = _longest(settings.fixed_projection)
+        law, scale = "gaussian", Scale()
+    elif settings.is_fixed and "gaussian" in privacy.laws:
+        projection, law, scale = None, "gaussian", Scale()
+    else:
+        option = best_option(at, privacy, rehearsal or at.rehearsal())
+        projection, law, scale = option.projection, option.law, option.scale
+        clip, rule = option.clip, option.rule
+
+    model, initial, basis = at.model, at.initial, None
+    if projection is not None:
+        rows = model.inputs(at.public.x), model.targets(at.public.y)
+        basis = make_basis(projection, model, initial, *rows, settings.seed)
+        model = projected(model, basis.origin, basis.vectors)
+        initial = model.initial(settings.seed)
+    schedule = _schedule(settings.schedule, projection, 1 if basis is None else len(basis.points))
+    releases = schedule.releases(settings.permutations)
+    multiplier = 0.0 if privacy is None else privacy.noise_multiplier(releases, at.n, law)
+    door = mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
+    own = schedule.kind == "independent"
+    if not isinstance(settings.learning_rate, str):
+        rate = float(settings.learning_rate)
+    elif basis is not None and len(initial) == 1:
+        mixed = 1.0 if own else float(np.linalg.norm(schedule.table_weights(settings.permutations)))
+        rate = _rate_on_line(at, model, initial, basis, door, mixed)
+    else:
+        tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
+        rate = tuner.learning_rate(door, own, releases)
+    spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
+    expected = None if option is None else option.auc
+    return Choice(model, initial, basis, projection, schedule, releases, door, rate, spent, expected)
+
+
+def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
+    """Return the best way to release at a budget, among what the settings leave open."""
+    settings = at.settings
+    clip = None if isinstance(settings.clip, str) else float(settings.clip)
+    rule = None if settings.clip_rule == "auto" else settings.clip_rule
+    fixed = settings.fixed_projection
+    if settings.free_projection:
+        candidates = rehearsal.candidates()
+    elif fixed is None:
+        # Of all directions only what is too long is scaled: the engine walks that far faster.
+        candidates, rule = [None], rule or "flat"
+    elif fixed.source == "path" and fixed.steps is None:
+        candidates = [replace(fixed, steps=steps) for steps in STEPS]
+    else:
+        candidates = [fixed]
+    options = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
+    if not options:
+        raise no_laplace(settings, privacy)
+    return prefer(options, at.model.size)
+
+
+def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
+    """Return the error for a budget that only Laplace noise could keep, where it cannot be used."""
+    asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
+    return DpvalueError(
+        f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
+        f"got projection {settings.projection!r} and schedule {str(settings.schedule)!r}"
+    )
+
+
+def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
+    """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
+    schedule, permutations = settings.schedule, settings.permutations
+    found = []
+    for law in privacy.laws:
+        if law == "gaussian":
+            noise = privacy.noise_multiplier(schedule.releases(permutations), n)
+            noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
+            found.append(mechanism(privacy, 1.0, noise))
+        elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
+            found.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
+    return found
+
+
+def _longest(projection: Projection | None) -> Projection | None:
+    """Without privacy there is no budget to choose for: a path goes to its end."""
+    if projection is not None and projection.source == "path" and projection.steps is None:
+        return replace(projection, steps=STEPS[-1])
+    return projection
+
+
+def _schedule(schedule: Schedule, projection: Projection | None, points: int) -> Schedule:
+    """One round for few directions, where a second would cost more than it shows, unless rounds were asked for."""
+    if schedule.kind != "replay" or schedule.rounds is not None or projection is None:
+        return schedule
+    return replace(schedule, rounds=1, probes=schedule.probes or points)
+
+
+def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door: Mechanism, mixed: float) -> float:
+    """Return the rate at which all parties together move the model to where most of what the line offers is reached.
+
+    That is the nearest point with nine tenths of the best fall of the public loss. It is reached if the parties are
+    like public rows and their noise adds up to three standard deviations: a walk past the best point would turn the
+    signs of late marginals, and far out, where the loss is flat, marginals would vanish.
+    """
+    public, engine = at.public, at.settings.engine
+    unit = _unit_of_length(model, initial, basis, public)
+    lengths = torch.tensor([unit * distance for distance in _DISTANCES], dtype=initial.dtype, device=initial.device)
+    evaluate = Evaluator(replace(public, metric="loss", l2=0.0), model, engine)
+    falls = (evaluate(-lengths[:, None]) - evaluate(initial[None])).nan_to_num(0.0, 0.0, 0.0)
+    if not float(falls.max()) > 0:
+        raise DpvalueError(
+            "no step along the public direction lowers the public loss: scale the features (preprocess=)"
+        )
+    best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
+    evenly = slice(None, None, -(-len(public.x) // _MOST_ROWS))
+    x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
+    some = len(x)
+    rows = party_rows(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
+    alone = Contributions(model, rows, replace(door, unit="party"), engine)
+    everyone = torch.arange(some, device=initial.device)
+    step = float(door.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
+    std = mixed * door.scale.gain * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
+    reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
+    return best / reach if reach > 0 else 1.0
+
+
+def _unit_of_length(model: Model, initial: Tensor, basis: Basis, public: PublicSet) -> float:
+    """How far is far on this line: to the end of a path, or until public outputs have changed by about 1."""
+    if len(basis.points) > 1:
+        return float(basis.points.abs().max())
+    step = 1e-3
+    outputs = model.outputs(torch.stack([initial, initial - step]), model.inputs(public.x))
+    change = float((outputs[1] - outputs[0]).square().mean().sqrt()) / step
+    return 1 / change if np.isfinite(change) and change > 0 else 1.0

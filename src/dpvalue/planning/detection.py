@@ -1,0 +1,135 @@
+r"""How well corrupted units can be found: the AUC of values, the ceilings on it, and how near a method comes.
+
+The AUC is the probability that a corrupted unit has a lower value than a clean one. The ceilings are for units that
+release on their own: noise is added to each unit's release before any two are mixed, as no curator is trusted with
+both. If which units are corrupted is exchangeable given what is public, turning a clean unit into a corrupted one is
+two steps of `zero_out` (one of `replace`), so that eps-DP releases have no expected AUC above
+
+    e^(2 eps) / (1 + e^(2 eps))    (zero_out),        e^eps / (1 + e^eps)    (replace),
+
+none that is mu-GDP one above Phi(sqrt(2) mu) or Phi(mu / sqrt(2)), and no Laplace release of one number per unit one
+above 1 - e^(-2 eps) (1 + eps) / 2 or 1 - e^(-eps) (2 + eps) / 4. All leave out delta and bound the mean over runs.
+
+A trusted curator who mixes units before the noise can pass them: of two contributions in [-1, 1], x_1 - x_2 plus one
+Laplace variable is eps-DP and tells a clean one at 1 from a corrupted one at -1 with probability 1 - e^(-2 eps) / 2
+(`replace`: 1 - e^(-eps) / 2). At eps = 1 that is 0.932, above 0.881.
+"""
+
+from __future__ import annotations
+
+from math import exp, log, sqrt
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+
+from dpvalue.arrays import Floats
+from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
+from dpvalue.privacy.budget import NEIGHBOURS
+
+
+def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
+    """Return the share of corrupted parties among the k with the lowest values.
+
+    >>> precision_at([0.3, -0.1, 0.2, 0.1], [False, True, False, False], 2)
+    0.5
+    """
+    scores, bad = np.asarray(values, dtype=float), np.asarray(corrupted, dtype=bool)
+    if scores.ndim != 1 or scores.shape != bad.shape:
+        raise DpvalueError(f"values and corrupted must be one per party, got {scores.shape} and {bad.shape}")
+    require_number("k", k, f"between 1 and {len(bad)}", 1 <= k <= len(bad))
+    return float(bad[np.argsort(scores, kind="stable")[:k]].mean())
+
+
+def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
+    """Return the probability that a corrupted party has a lower value than a clean one; ties count half.
+
+    >>> auc([0.3, -0.1, 0.2], [False, True, False])
+    1.0
+    """
+    scores, bad = np.asarray(values, dtype=float), np.asarray(corrupted, dtype=bool)
+    if scores.ndim != 1 or scores.shape != bad.shape:
+        raise DpvalueError(f"values and corrupted must be one per party, got {scores.shape} and {bad.shape}")
+    if not np.isfinite(scores).all():
+        raise DpvalueError("values must be finite to be ranked, got NaN or infinity")
+    clean = int((~bad).sum())
+    if clean in (0, len(bad)):
+        raise DpvalueError(f"corrupted must hold both kinds, got {clean} clean of {len(bad)}")
+    ordered = np.sort(scores[bad])
+    below = np.searchsorted(ordered, scores[~bad], "left") + np.searchsorted(ordered, scores[~bad], "right")
+    return float(below.sum() / (2 * clean * len(ordered)))
+
+
+def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
+    """Return the largest expected AUC from epsilon-DP releases of units on their own, without a trusted curator.
+
+    >>> [round(ceiling(epsilon), 3) for epsilon in (1, 2)]
+    [0.881, 0.982]
+    """
+    return 1 / (1 + exp(-_steps(neighbours) * epsilon))
+
+
+def is_useful(limit: float) -> bool:
+    """Return whether a ceiling says anything: one that rounds to 1 does not."""
+    return limit < 0.9995
+
+
+def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
+    """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
+    return NormalDist().cdf(_steps(neighbours) * mu / sqrt(2))
+
+
+def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
+    """Return the largest expected AUC from one Laplace release of one number per unit.
+
+    >>> round(laplace_ceiling(1.0), 3)
+    0.865
+    """
+    return float(1 - _laplace_tail(_steps(neighbours) * epsilon))
+
+
+def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
+    """Return the epsilon below which no releases of units on their own reach an expected AUC of `wanted`.
+
+    >>> round(epsilon_of_ceiling(0.881), 2)
+    1.0
+    """
+    require_number("auc", wanted, "above 0.5 and below 1", 0.5 < wanted < 1)
+    return log(wanted / (1 - wanted)) / _steps(neighbours)
+
+
+def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> float:
+    """Return (AUC - 0.5) / (ceiling - 0.5): how much of what the ceiling leaves to be found was found.
+
+    >>> round(efficiency(0.69, 1.0), 2)
+    0.5
+    """
+    require_positive("epsilon", epsilon)
+    return (auc - 0.5) / (ceiling(epsilon, neighbours) - 0.5)
+
+
+def expected_auc(clean: Floats, bad: Floats, law: str, scale: float) -> float:
+    """Return the expected AUC when noise of a law and scale is added to scores of clean and of bad units.
+
+    Exact in the noise: the mean over all pairs of P(clean score + noise > bad score + noise).
+    """
+    shift = np.subtract.outer(clean, bad)
+    if scale == 0:
+        return float((np.sign(shift) / 2 + 0.5).mean())
+    shift /= scale
+    if law == "gaussian":
+        return float(torch.special.ndtr(torch.from_numpy(shift / sqrt(2))).mean())
+    tail = _laplace_tail(np.abs(shift))
+    return float(np.where(shift > 0, 1 - tail, tail).mean())
+
+
+def _laplace_tail(shift: Floats | float) -> Floats | float:
+    """P(L - L' > shift) for two Laplace variables of scale 1 and shift >= 0."""
+    return np.exp(-shift) * (2 + shift) / 4
+
+
+def _steps(neighbours: str) -> float:
+    """How many steps of the relation it takes for two units to trade places."""
+    require_choice("neighbours", neighbours, NEIGHBOURS)
+    return 2.0 if neighbours == "zero_out" else 1.0

@@ -1,0 +1,131 @@
+"""Choosing the learning rate on the public set alone.
+
+Rows of the public set stand in for the parties ("stand-ins", as many rows each as the parties publicly have), and noise
+of the planned size stands in for the mechanism's. No private row is read, so nothing here costs privacy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Ints
+from dpvalue.data.rows import PartyRows, party_rows
+from dpvalue.data.utility import PublicSet
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.local import Local
+from dpvalue.models import Model
+from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.streams import Purpose, stream
+
+RATES = tuple(10 ** (exponent / 4) for exponent in range(-24, 5))  # 1e-6 to 10
+_REPEATS = 2
+_MOST_STAND_INS, _MOST_ROWS = 128, 64
+_MOST_STEPS, _MOST_DRAWN = 1000, 8192
+_WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
+
+
+@dataclass(frozen=True)
+class PublicTuner:
+    """Everything public that a choice may depend on.
+
+    `sizes` are the parties' public numbers of records, `units` those of what is protected in each.
+    """
+
+    model: Model
+    initial: Tensor
+    public: PublicSet
+    sizes: Ints
+    units: Ints
+    engine: Local
+    seed: int
+
+    def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
+        """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.
+
+        Args:
+            mechanism: how stand-ins are clipped, and how large the noise of one release is.
+            own_gradients: whether a step uses the own release alone, or the mean of all `releases`.
+            releases: releases per party.
+        """
+        scores = np.zeros(len(RATES))
+        for repeat in range(_REPEATS):
+            generator = stream(self.seed, Purpose.TUNING, 1 + repeat)
+            halves = np.array_split(generator.permutation(len(self.public.x)), 2)
+            rows = max(1, int(self.sizes.mean()))
+            most = max(_MOST_STAND_INS, min(_MOST_STEPS, _MOST_DRAWN // rows)) if own_gradients else _MOST_STAND_INS
+            parties = self._stand_ins(generator, halves[0], self.sizes, most)
+            contributions = self._contributions(parties, mechanism)
+            if own_gradients:
+                final = self._pass_with_own_gradients(contributions, generator)
+            else:
+                final = self._pass_with_a_table(contributions, releases, generator)
+            other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric="loss", l2=0.0)
+            score = Evaluator(other, self.model, self.engine)(final).cpu().numpy()
+            scores += np.where(np.isfinite(score), score, -np.inf)
+        return RATES[int(scores.argmax())]
+
+    def _contributions(self, parties: PartyRows, mechanism: Mechanism) -> Contributions:
+        # A stand-in's rows are of different persons.
+        rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
+        return Contributions(self.model, parties, rule, self.engine)
+
+    def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PartyRows:
+        """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
+        chosen = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
+        drawn = torch.from_numpy(generator.choice(rows, chosen.sum())).to(self.public.x.device)
+        x, y = self.public.x[drawn].cpu().numpy(), self.public.y[drawn].cpu().numpy()
+        return party_rows(x, y, chosen, self.initial.dtype, self.initial.device)
+
+    def _noise(self, generator: np.random.Generator, count: int) -> Tensor:
+        drawn = generator.standard_normal((count, len(self.initial)))
+        return torch.from_numpy(drawn).to(self.initial)
+
+    def _rates(self) -> Tensor:
+        return torch.tensor(RATES, dtype=self.initial.dtype, device=self.initial.device)[:, None]
+
+    def _pass_with_own_gradients(self, contributions: Contributions, generator: np.random.Generator) -> Tensor:
+        """One pass of noisy gradient steps, for all rates side by side: the models (rates, d) at its end."""
+        rates, theta = self._rates(), self.initial.repeat(len(RATES), 1)
+        std = float(self._release_std(contributions.mechanism))
+        for number in range(contributions.n):
+            party = torch.full((len(RATES),), number, device=theta.device)
+            step = contributions.at(theta, party).to(theta.dtype)
+            if std:
+                step = step + std * self._noise(generator, 1)
+            theta = theta - rates * step
+        return theta
+
+    def _pass_with_a_table(self, contributions: Contributions, releases: int, generator: np.random.Generator) -> Tensor:
+        """The model after all parties moved it by the mean of their releases.
+
+        The first release is taken at the initial model, the rest along a walk. In the mean over stand-ins: after a
+        fraction u of n parties the model has moved by u n times their mean release, and by noise of sqrt(u n) times
+        that of one party's table row.
+        """
+        n, rates = len(self.sizes), self._rates()
+        parties = torch.arange(contributions.n, device=self.initial.device)
+        std = float(self._release_std(contributions.mechanism)) / releases**0.5
+        noise = self._noise(generator, 1) * (std * n**0.5)
+        first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
+        mean = first.expand(len(RATES), -1)
+        if releases > 1:
+            some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
+            along = torch.zeros(len(RATES), len(first)).to(first)
+            together = max(1, self.engine.batch(3 * len(first)) // len(some))
+            for u in _WALK_FRACTIONS:
+                points = self.initial - rates * (u * n * first + u**0.5 * noise)
+                for total, few in zip(along.split(together), points.split(together), strict=True):
+                    found = contributions.at(few.repeat_interleave(len(some), dim=0), some.repeat(len(few)))
+                    total += found.unflatten(0, (len(few), len(some))).mean(1) / len(_WALK_FRACTIONS)
+            mean = (first + (releases - 1) * along) / releases
+        moved: Tensor = self.initial - rates * (n * mean + noise)
+        return moved
+
+    def _release_std(self, mechanism: Mechanism) -> Tensor:
+        """The noise of one release, as root mean square over the parties."""
+        return mechanism.noise_std(torch.from_numpy(self.units)).square().mean().sqrt()

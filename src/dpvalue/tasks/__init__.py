@@ -1,9 +1,0 @@
-"""What values are used for: removing and adding parties, and how steady a ranking is.
-
-Finding corrupted parties is in `dpvalue.detection`.
-"""
-
-from dpvalue.tasks.curves import Curve, addition_curve, removal_curve, retraining_curve
-from dpvalue.tasks.stability import Stability, rank_stability
-
-__all__ = ["Curve", "Stability", "addition_curve", "rank_stability", "removal_curve", "retraining_curve"]

@@ -1,0 +1,125 @@
+"""What a user with a trusted public set would do without any semivalue: a yardstick."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from dpvalue.arrays import Floats
+from dpvalue.data.parties import as_parties
+from dpvalue.data.utility import as_utility
+from dpvalue.engine.local import Local
+from dpvalue.models import FixedModelLoss, ModelFactory
+from dpvalue.models.training import train
+from dpvalue.planning.choice import Choice, Setting, mechanisms
+from dpvalue.planning.rehearsal import STEPS, prefer
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy.budget import Guarantee, Privacy, guarantee, warn_if_delta_is_large
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import reporting
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.streams import Purpose
+from dpvalue.valuation.run import Opening, open_setting
+
+
+@dataclass(frozen=True, eq=False)
+class Screening:
+    """A score per party, higher for data that agrees with the public set; made by `public_loss`.
+
+    Attributes:
+        scores: the negated mean loss of each party under the public model, clipped and noisy.
+        names: the parties.
+        guarantee: what was spent.
+        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None without
+            privacy.
+    """
+
+    scores: Floats
+    names: tuple[str | int, ...]
+    guarantee: Guarantee
+    expected_auc: float | None
+
+
+def public_loss(
+    parties: Any,
+    utility: Any,
+    *,
+    model: str | ModelFactory = "logistic",
+    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
+    noise: str = "secure",
+    preprocess: Any = None,
+    classes: Sequence[Any] | None = None,
+    target: str | None = None,
+    groups: Any = None,
+    persons: Any = None,
+    ledger: Ledger | None = None,
+    engine: Local = Local(),  # noqa: B008  (immutable)
+    seed: int = 0,
+) -> Screening:
+    """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
+
+    How long the model is trained, and where and how wide losses are clipped, is chosen by rehearsal as in
+    `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
+
+    Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
+    says. Arguments as in `dpvalue.value`.
+    """
+    settings = Settings(
+        model=model,
+        privacy=privacy,
+        schedule=Schedule("replay", rounds=1),
+        permutations=1,
+        projection=None,
+        clip="auto",
+        clip_rule="auto",
+        learning_rate="auto",
+        noise=noise,
+        preprocess=preprocess,
+        classes=None if classes is None else tuple(classes),
+        engine=engine,
+        seed=seed,
+        ledger=ledger,
+    )
+    private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
+    with engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, settings, *private.counts(privacy))
+        choice = _choose(at)
+        warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+        run = Opening(at, encoding, choice).run(private)
+        if noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(noise, seed, Purpose.SCREENING))
+        table, _ = run.release(tell)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
+
+
+def _choose(at: Setting) -> Choice:
+    """Decide how long the public model is trained, and how its losses are clipped."""
+    settings, privacy = at.settings, at.settings.privacy
+    steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
+    if privacy is not None:
+        best = prefer(at.rehearsal().loss_options(mechanisms(settings, privacy, at.n)), 1)
+        assert best.projection is not None
+        assert best.projection.steps is not None
+        steps, expected = best.projection.steps, best.auc
+        multiplier = privacy.noise_multiplier(1, at.n, best.law)
+        door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
+    fast, ledger = settings.noise == "fast", settings.ledger_terms
+    rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
+    fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], settings.seed)[0])
+    return Choice(
+        model=fixed,
+        initial=fixed.initial(settings.seed),
+        basis=None,
+        projection=None,
+        schedule=settings.schedule,
+        releases=1,
+        door=door,
+        learning_rate=1.0,
+        spent=guarantee(privacy, door.noise_multiplier, 1, door.clip, fast, door.law, ledger),
+        expected_auc=expected,
+    )

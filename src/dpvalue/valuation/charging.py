@@ -1,0 +1,131 @@
+"""A run's releases through a ledger or a checkpoint: what is asked, what it costs, and the bytes that are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.utility import PublicSet
+from dpvalue.errors import DpvalueError
+from dpvalue.planning.choice import Choice
+from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.releasing.checkpoint import Checkpoint
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.valuation.estimates import FIELDS, Estimate
+
+
+@dataclass(frozen=True)
+class Charging:
+    """A ledger or a checkpoint, and everything public that the releases of one run depend on.
+
+    Formal guarantee: what it returns is on the keeper's disk, and has been charged if the keeper is a ledger.
+    """
+
+    keeper: Ledger | Checkpoint
+    charge: Charge
+    question: str
+
+    def round(self, number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return the release of a round, which walks with this table: the stored one, or else a new one."""
+        request = _digest([self.question, str(number)], [table])
+        found = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
+        return _unpacked(found)["release"].to(table)
+
+    def walks(
+        self,
+        releases: int,
+        utility: PublicSet,
+        make: Callable[[], tuple[Tensor, dict[str, Estimate]]],
+        kinds: dict[str, Floats],
+    ) -> tuple[Tensor, dict[str, Estimate]]:
+        """Return the table and the values of a schedule that walks while it releases: one entry for all its releases.
+
+        Nothing of it leaves the process before the entry is on disk. `kinds` are the semivalues and their position
+        weights: values are part of what is kept, so what they are made by is part of the question.
+        """
+        if kinds and callable(utility.metric):
+            raise DpvalueError("metric must not be a callable when values are kept on disk: name it, or use 'replay'")
+
+        def packed() -> bytes:
+            rows, estimates = make()
+            tensors = {"rows": rows}
+            for place, name in enumerate(kinds):
+                for field in FIELDS:
+                    tensors[f"{field}.{place}"] = torch.from_numpy(getattr(estimates[name], field))
+            return _packed(tensors)
+
+        whole = replace(self.charge, releases=releases * self.charge.releases)
+        weights = [torch.from_numpy(one) for one in kinds.values()]
+        judged = [str(utility.metric), str(utility.l2), *kinds] if kinds else []
+        request = _digest([self.question, "walks", *judged], weights)
+        tensors = _unpacked(self.keeper.release(0, request, whole, packed))
+        estimates = {
+            name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
+            for place, name in enumerate(kinds)
+        }
+        return tensors["rows"], estimates
+
+
+def charging(
+    keeper: Ledger | Checkpoint,
+    choice: Choice,
+    contributions: Contributions,
+    encoding: Encoding,
+    public: PublicSet,
+    others: dict[str, object],
+) -> Charging:
+    """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
+    spent, door = choice.spent, contributions.mechanism
+    charge = Charge(
+        law=door.law,
+        noise_multiplier=door.noise_multiplier,
+        releases=spent.parties_per_person,
+        sensitivity=float(door.sensitivity(contributions.units.cpu()).max()),
+        unit=door.unit,
+        neighbours=door.neighbours,
+    )
+    facts = {
+        **others,
+        "model": choice.model.digest(),
+        "task": encoding.task,
+        "classes": [str(label) for label in encoding.classes],
+        "units": contributions.units.tolist(),
+        "schedule": asdict(choice.schedule),
+        "door": asdict(door),
+        "learning_rate": choice.learning_rate,
+    }
+    tensors = [choice.initial, choice.points, choice.shares, public.x, public.y]
+    if choice.basis is not None:
+        tensors += [choice.basis.origin, choice.basis.vectors]
+    return Charging(keeper, charge, _digest([json.dumps(facts, sort_keys=True)], tensors))
+
+
+def _digest(texts: list[str], tensors: list[Tensor]) -> str:
+    hasher = hashlib.sha256(json.dumps(texts).encode())
+    for tensor in tensors:
+        hasher.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        hasher.update(np.ascontiguousarray(tensor.cpu().numpy()).tobytes())
+    return hasher.hexdigest()
+
+
+def _packed(tensors: dict[str, Tensor]) -> bytes:
+    from safetensors.torch import save
+
+    packed: bytes = save({name: tensor.cpu().contiguous() for name, tensor in tensors.items()})
+    return packed
+
+
+def _unpacked(packed: bytes) -> dict[str, Tensor]:
+    from safetensors.torch import load
+
+    tensors: dict[str, Tensor] = load(packed)
+    return tensors

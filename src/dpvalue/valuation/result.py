@@ -1,0 +1,179 @@
+"""What a valuation found: values per semivalue, their errors, and what was spent to find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.progress import Progress, reporting, silent
+from dpvalue.streams import Purpose, stream
+from dpvalue.valuation.estimates import Estimate
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
+from dpvalue.valuation.plots import ResultPlots
+from dpvalue.valuation.replay import LEAST_WALKS, replay
+from dpvalue.valuation.semivalues import Semivalue
+from dpvalue.valuation.table import Table
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """Data values of the parties; made by `dpvalue.value`, `Table.value` or `revalue`.
+
+    Formal guarantee: everything in it is post-processing of the releases; `guarantee` says what they spent.
+
+    Attributes:
+        table: the private table.
+        semivalues: which were estimated, in order.
+        estimates: per semivalue the values, Monte Carlo errors and counts.
+        walks: how many permutations were valued; 0 when no sampling was needed.
+        converged: whether a replay met its tolerance; None for the other schedules.
+        utility: the public utility of the run; None after loading, as files hold no rows.
+        engine: where the run was computed.
+    """
+
+    table: Table
+    semivalues: tuple[Semivalue, ...]
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool | None
+    utility: Utility | None = field(repr=False)
+    engine: Local = field(repr=False)
+
+    @property
+    def values(self) -> dict[str, Floats]:
+        """The values of the parties, by semivalue."""
+        return {name: estimate.values for name, estimate in self.estimates.items()}
+
+    @property
+    def std_errors(self) -> dict[str, Floats]:
+        """The Monte Carlo errors of the permutations alone, by semivalue; the part of the DP noise is `noise_std()`."""
+        return {name: estimate.std_errors for name, estimate in self.estimates.items()}
+
+    @property
+    def counts(self) -> dict[str, Ints]:
+        """How many marginals of non-zero weight each value is made of, by semivalue."""
+        return {name: estimate.counts for name, estimate in self.estimates.items()}
+
+    @property
+    def sample_variances(self) -> dict[str, Floats]:
+        """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
+        return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
+
+    @property
+    def plot(self) -> ResultPlots:
+        """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
+        return ResultPlots(self)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What was spent, in numbers; str() of it in words."""
+        return self.table.guarantee
+
+    def noise_std(
+        self, draws: int = 20, utility: Any = None, target: str | None = None, progress: bool | Progress = False
+    ) -> dict[str, Floats]:
+        """Return the standard deviation of each value due to the DP noise, by semivalue.
+
+        Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
+        that `draws` times. Free: no private data is read. An estimate, as the table that it perturbs is noisy already;
+        for the paper's schedules it is that of a replay of their final table.
+
+        Args:
+            draws: how many times; at least 2.
+            utility: the utility of the run, needed again only after loading.
+            target: the label column when utility is a DataFrame.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
+        """
+        require_count("draws", draws, least=2)
+        used = self.utility if utility is None else as_utility(utility, target)
+        if not self.guarantee.private:
+            return {one.name: np.zeros(self.table.n) for one in self.semivalues}
+        if used is None:
+            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
+        found: dict[str, list[Floats]] = {one.name: [] for one in self.semivalues}
+        with self.engine.threading(), reporting(progress) as tell:
+            device, dtype = self.engine.torch_device, self.engine.torch_dtype
+            walker = self.table.walker(self.engine)
+            evaluate = Evaluator(used.encode(self.table.encoding, dtype, device), walker.model, self.engine)
+            rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
+            # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
+            walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
+            for number, drawn in enumerate(self._fresh_noise(draws), start=1):
+                noisy = rows + std[:, None] * torch.from_numpy(drawn).to(rows)
+                again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, silent)
+                tell("errors", number, draws)
+                for name, estimate in again.estimates.items():
+                    found[name].append(estimate.values)
+        return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
+
+    def _walks_for(self, marginals: int) -> int:
+        """How many permutations give each party this many marginals, counted by their weights."""
+        weights = [one.position_weights(self.table.n) for one in self.semivalues]
+        # Leave-one-out is not sampled. Of weights p that are 1 on average, the effective share is n / sum p^2.
+        shares = [float(np.square(p).mean()) for p in weights if p[:-1].any()]
+        return round(marginals * max(shares, default=1.0))
+
+    def _fresh_noise(self, draws: int) -> Iterator[Floats]:
+        """Yield noise of variance 1, of the law and shape of the table's."""
+        shape = tuple(self.table.rows.shape)
+        if self.guarantee.law != "laplace":
+            yield from (stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(shape) for draw in range(draws))
+            return
+        # Its tails are heavy: the spread of 20 draws would be off by a quarter, so it is made exact for each party.
+        drawn = stream(self.table.seed, Purpose.RENOISE).laplace(size=(draws, *shape))
+        yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
+
+    def frame(self, noise: bool = False, draws: int = 20, progress: bool | Progress = False) -> pandas.DataFrame:
+        """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).
+
+        `<semivalue>_mc_error` is the Monte Carlo error of the permutations; with `noise`, `<semivalue>_noise` is the
+        usually far larger standard deviation due to the DP noise (see `noise_std`, which takes a while, from `draws`).
+        """
+        import pandas as pd
+
+        spread = self.noise_std(draws, progress=progress) if noise else {}
+        columns: dict[str, Any] = {"party": list(self.table.names)}
+        for name, estimate in self.estimates.items():
+            columns[name] = estimate.values
+            columns[f"{name}_mc_error"] = estimate.std_errors
+            if noise:
+                columns[f"{name}_noise"] = spread[name]
+        frame = pd.DataFrame(columns)
+        frame["rank"] = frame[self.semivalues[0].name].rank(ascending=False, method="first").astype("Int64")
+        return frame
+
+    def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
+        """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""
+        require_count("k", k)
+        name = semivalue or self.semivalues[0].name
+        require_choice("semivalue", name, self.estimates)
+        return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
+
+    def revalue(self, utility: Any, **settings: Any) -> Result:
+        """Return other values from the same table, free: no private data is read. Arguments as in `Table.value`."""
+        return self.table.value(utility, **settings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set."""
+        from dpvalue.valuation.storage import save_result
+
+        save_result(self, Path(path))
+
+    def __repr__(self) -> str:
+        names = ", ".join(one.name for one in self.semivalues)
+        how = f"{self.walks} permutations" if self.walks else "exact"
+        return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule})"

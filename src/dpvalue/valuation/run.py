@@ -1,0 +1,229 @@
+"""One run: every setting decided from public things, then the releases, and the values made along the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+from torch import Tensor
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import Utility
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.walks import Walker
+from dpvalue.errors import DpvalueError
+from dpvalue.models import build_model
+from dpvalue.planning.choice import Choice, Setting, choose
+from dpvalue.planning.projection import Projection
+from dpvalue.planning.settings import Settings
+from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.holders import ROWS, Holding
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.noise import NoiseSource, noise_source
+from dpvalue.progress import Progress
+from dpvalue.releasing.checkpoint import Checkpoint
+from dpvalue.releasing.contributions import Contributions, Witness, nobody
+from dpvalue.releasing.interleaved import InterleavedReleases
+from dpvalue.releasing.rounds import RoundReleases
+from dpvalue.streams import replay_seed, replay_seed_of_rows
+from dpvalue.valuation.charging import Charging, charging
+from dpvalue.valuation.estimates import Estimate, Estimator
+from dpvalue.valuation.semivalues import Semivalue
+from dpvalue.valuation.table import Table
+
+logger = logging.getLogger("dpvalue")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with every setting decided, before anything is released; made by `prepare`.
+
+    `witness` is shown every release, as an observer of all messages sees them.
+    """
+
+    settings: Settings
+    choice: Choice
+    encoding: Encoding
+    walker: Walker
+    contributions: Contributions
+    evaluate: Evaluator
+    names: tuple[str | int, ...]
+    holding: Holding
+    noise: NoiseSource
+    charging: Charging | None = None
+    witness: Witness = nobody
+
+    def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
+        """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
+
+        Formal guarantee: reads the parties' data only through `InterleavedReleases` or `RoundReleases`.
+        """
+        settings, schedule = self.settings, self.choice.schedule
+        valued = settings.permutations - schedule.first_valued(settings.permutations)
+        shared = valued if schedule.correlated else None
+        estimators = {kind.name: Estimator(kind, self.contributions.n, shared) for kind in kinds}
+
+        def add(orders: Ints, marginals: Floats) -> None:
+            for estimator in estimators.values():
+                estimator.add(orders, marginals)
+
+        if schedule.in_rounds:
+            rounds, probes = schedule.shape(settings.permutations)
+            for count in {1, probes if rounds > 1 else 1}:
+                self.contributions.grid(count)  # raises for sums that would not be exact, before anything is charged
+            deliver = _made_now
+            if self.charging is not None:
+                self.charging.keeper.require_room(rounds, self.charging.charge)
+                deliver = self.charging.round
+            releases = RoundReleases(
+                walker=self.walker,
+                contributions=self.contributions,
+                noise=self.noise,
+                seed=settings.seed,
+                rounds=rounds,
+                probes=probes,
+                points=self.choice.points,
+                shares=self.choice.shares,
+                deliver=deliver,
+                witness=self.witness,
+            )
+            rows = releases.run(progress, partial(self._value_round, add, probes) if kinds else None)
+            return self._table(rows), {name: one.estimate for name, one in estimators.items()}
+
+        def walk() -> tuple[Tensor, dict[str, Estimate]]:
+            rows = self.walks().run(progress, self.evaluate, add) if kinds else self.walks().run(progress)
+            return rows, {name: one.estimate for name, one in estimators.items()}
+
+        if self.charging is None:
+            rows, estimates = walk()
+        else:
+            weights = {name: one.weights for name, one in estimators.items()}
+            rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
+        return self._table(rows), estimates
+
+    def walks(self) -> InterleavedReleases:
+        """Return the walks and releases of a paper schedule, to be run."""
+        return InterleavedReleases(
+            walker=self.walker,
+            contributions=self.contributions,
+            noise=self.noise,
+            seed=self.settings.seed,
+            schedule=self.choice.schedule,
+            permutations=self.settings.permutations,
+            witness=self.witness,
+        )
+
+    def kept_by(self, keeper: Ledger | Checkpoint) -> Run:
+        """Return the run with its releases kept on disk; charged to a ledger, which raises if it protects others."""
+        assert self.settings.privacy is not None
+        if isinstance(keeper, Ledger):
+            keeper.require_for(self.holding, self.settings.privacy)
+        facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
+        public = self.evaluate.public
+        return replace(self, charging=charging(keeper, self.choice, self.contributions, self.encoding, public, facts))
+
+    def _value_round(
+        self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
+    ) -> None:
+        """Value the permutations of a round of `lagged` that lie after the burn-in, with the table it walks with."""
+        first = self.choice.schedule.first_valued(self.settings.permutations)
+        some = orders[max(first - number * probes, 0) :]
+        if len(some):
+            add(some, self.walker.marginals(self.evaluate, table, some))
+
+    def _spent(self) -> Guarantee:
+        """The guarantee; it says when an old answer was given again."""
+        returned = {} if self.charging is None else self.charging.keeper.returned
+        return replace(self.choice.spent, returned=min(returned.values())[:10]) if returned else self.choice.spent
+
+    def _table(self, rows: Tensor) -> Table:
+        choice, settings = self.choice, self.settings
+        weights = choice.schedule.table_weights(settings.permutations)
+        return Table(
+            rows=rows.cpu(),
+            names=self.names,
+            noise_std=self.contributions.read_std.numpy() * np.linalg.norm(weights),
+            guarantee=self._spent(),
+            initial=(self.walker.initial if choice.basis is None else choice.basis.origin).cpu(),
+            basis=None if choice.basis is None else choice.basis.vectors.cpu(),
+            projection=choice.projection,
+            expected_auc=choice.expected_auc,
+            learning_rate=choice.learning_rate,
+            model=settings.model,
+            digest=self.walker.model.digest(),
+            encoding=self.encoding,
+            schedule=choice.schedule,
+            permutations=settings.permutations,
+            seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
+        )
+
+
+@dataclass(frozen=True)
+class Opening:
+    """All of a run that public things decide, before a private row is read."""
+
+    at: Setting
+    encoding: Encoding
+    choice: Choice
+
+    def run(self, parties: Parties) -> Run:
+        """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
+        settings, public = self.at.settings, self.at.public
+        of = "rows" if parties.holding.parties == ROWS else "named parties"
+        spent = replace(self.choice.spent, parties=of, person=parties.person_column)
+        choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
+        privacy, engine = settings.privacy, settings.engine
+        rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
+        on_grid = privacy is not None and settings.noise == "secure"
+        contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
+        run = Run(
+            settings=settings,
+            choice=choice,
+            encoding=self.encoding,
+            walker=Walker(choice.model, choice.initial, choice.learning_rate, engine),
+            contributions=contributions,
+            evaluate=Evaluator(public, choice.model, engine),
+            names=parties.names,
+            holding=parties.holding,
+            # Without privacy nothing is drawn: such a run does not need the package behind "secure".
+            noise=noise_source(settings.noise if privacy else "fast", settings.seed),
+        )
+        keeper = settings.ledger or settings.checkpoint
+        return run if keeper is None else run.kept_by(keeper)
+
+
+def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
+    """Decide every setting from public things; of the parties only their number, names and sizes are used for it."""
+    at, encoding = open_setting(utility, settings, *parties.counts(settings.privacy))
+    choice = choose(at)
+    warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+    settings.engine.require_room(parties.n, choice.model.size)
+    logger.info(
+        "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
+        choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
+    )  # fmt: skip
+    return Opening(at, encoding, choice).run(parties)
+
+
+def _made_now(number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
+    """Deliver a release without a ledger."""
+    return make()
+
+
+def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Setting, Encoding]:
+    """Return everything that choices are made from, and the encoding of the public set."""
+    dtype, device = settings.engine.torch_dtype, settings.engine.torch_device
+    encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
+    public = utility.encode(encoding, dtype, device)
+    model = build_model(settings.model, encoding.task, public.x[0], encoding.outputs, dtype, device)
+    if settings.schedule.fresh_start:
+        if model.zero_start:
+            raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")
+        if isinstance(settings.projection, Projection):
+            raise DpvalueError("fresh_start needs projection=None: a basis belongs to one initial model")
+    return Setting(model, model.initial(settings.seed), public, sizes, units, settings), encoding

@@ -1,0 +1,123 @@
+"""What a saved table or result must hold: one description, checked before anything is made of a file.
+
+Whoever can write a file can make its digest, so a right digest says nothing of what the header claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION, REGRESSION
+from dpvalue.planning.projection import Projection
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.stored import (
+    COUNT,
+    FLAG,
+    GUARANTEE,
+    NUMBER,
+    OBJECT,
+    POSITIVE,
+    SCHEMA,
+    TEXT,
+    WHOLE,
+    Check,
+    build,
+    each,
+    fields,
+    maybe,
+    must_be,
+    one_of,
+)
+from dpvalue.valuation.estimates import FIELDS
+
+DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
+_FLOATS = (torch.float32, torch.float64)
+_MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
+
+
+def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
+    """Raise unless a header and its tensors are a table, or a result, of which everything fits together."""
+    OBJECT("its header", header)
+    _TABLE("", header)
+    numbers = prod(header["encoding"]["shape"])
+    if numbers > _MOST_NUMBERS:
+        raise DpvalueError(f"encoding.shape must be of at most {_MOST_NUMBERS} numbers, got more")
+    if header["encoding"]["schema"] is not None and not header["encoding"]["preprocessed"]:
+        raise DpvalueError("encoding.schema must be null where nothing was preprocessed")
+    n, basis = len(header["names"]), tensors.get("basis")
+    initial = _tensor(tensors, "initial", _FLOATS, (None,))
+    if (basis is None) != (header["projection"] is None):
+        raise DpvalueError("projection and basis go together, got one of them")
+    width = len(initial)
+    if basis is not None:
+        width = len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
+    _tensor(tensors, "rows", _FLOATS, (n, width))
+    _tensor(tensors, "noise_std", (torch.float64,), (n,))
+    if "result" in header:
+        fields(result=_RESULT)("", header)
+        for number in range(len(header["result"]["semivalues"])):
+            for field in FIELDS:
+                kind = torch.int64 if field == "counts" else torch.float64
+                _tensor(tensors, f"{field}.{number}", (kind,), (n,))
+
+
+def _tensor(
+    tensors: dict[str, Tensor], name: str, kinds: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
+) -> Tensor:
+    """The tensor of a name; None in a shape stands for any size but 0."""
+    if name not in tensors:
+        raise DpvalueError(f"the tensor {name!r} is missing")
+    found = tensors[name]
+    fits = found.dim() == len(shape) and all(
+        size == wanted or (wanted is None and size > 0) for size, wanted in zip(found.shape, shape, strict=True)
+    )
+    if not fits or found.dtype not in kinds:
+        wanted = tuple("any" if size is None else size for size in shape)
+        types = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
+        raise DpvalueError(
+            f"the tensor {name!r} must be {types} of shape {wanted}, got {found.dtype} of {tuple(found.shape)}"
+        )
+    return found
+
+
+def _describes(kind: Callable[..., object]) -> Check:
+    """A check that fields describe a value that checks itself."""
+
+    def check(name: str, found: Any) -> None:
+        build(kind, name, found)
+
+    return check
+
+
+_TABLE = fields(
+    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str | int)), least=1),
+    guarantee=GUARANTEE,
+    projection=maybe(_describes(Projection)),
+    expected_auc=maybe(NUMBER),
+    learning_rate=POSITIVE,
+    model=TEXT,
+    digest=TEXT,
+    encoding=fields(
+        task=one_of((CLASSIFICATION, REGRESSION)),
+        classes=each(must_be("a label", lambda found: isinstance(found, str | int | float))),
+        shape=each(COUNT, least=1),
+        columns=maybe(each(TEXT)),
+        preprocessed=FLAG,
+        schema=maybe(SCHEMA),
+    ),
+    schedule=_describes(Schedule),
+    permutations=COUNT,
+    seed=WHOLE,
+)
+_RESULT = fields(
+    semivalues=each(TEXT, least=1),
+    walks=WHOLE,
+    converged=maybe(FLAG),
+    engine=fields(dtype=one_of(("float32", "float64"))),
+)

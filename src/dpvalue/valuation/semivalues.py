@@ -1,0 +1,135 @@
+r"""Semivalues as weights of positions in a uniformly random permutation.
+
+A semivalue (paper, equ:semi-value) weighs the coalitions of size r - 1 that a party joins by w(r), with
+sum_r C(n-1, r-1) w(r) = n. In a uniform permutation the predecessors of a party at position r (1-based) are a uniform
+coalition of size r - 1, so the unbiased weight of its marginal is
+
+    p(r) = C(n-1, r-1) w(r),        and mean_r p(r) = 1.
+
+    Shapley        p(r) = 1
+    Banzhaf        p(r) = n C(n-1, r-1) / 2^(n-1)
+    Beta(a, b)     p(r) = n C(n-1, r-1) B(r+b-1, n-r+a) / B(a, b);  Beta(1, 1) is Shapley, a > b favours small sets
+    leave-one-out  p(n) = n, else 0
+
+Everything is computed in log space: the binomials overflow from n = 1030 on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import lgamma, log
+
+import numpy as np
+
+from dpvalue.arrays import Floats
+from dpvalue.errors import DpvalueError, require_count
+
+
+@dataclass(frozen=True)
+class Semivalue:
+    """A semivalue: its name, and a function from n to the position weights p(1..n).
+
+    The weights must be finite, not negative, and sum to n; `position_weights` checks that each time.
+    """
+
+    name: str
+    weights: Callable[[int], Floats]
+
+    def position_weights(self, n: int) -> Floats:
+        """Return p(1), ..., p(n), which sum to n.
+
+        >>> semivalue("loo").position_weights(3)
+        array([0., 0., 3.])
+        """
+        require_count("n", n)
+        p = np.asarray(self.weights(n), dtype=np.float64)
+        if p.shape != (n,):
+            raise DpvalueError(f"the weights of semivalue {self.name!r} must have shape ({n},), got {p.shape}")
+        if not np.isfinite(p).all() or (p < 0).any():
+            raise DpvalueError(f"the weights of semivalue {self.name!r} must be finite and not negative")
+        if abs(p.sum() - n) > 1e-6 * n:
+            raise DpvalueError(f"the weights of semivalue {self.name!r} must sum to n = {n}, got {p.sum():.6g}")
+        return p
+
+
+def semivalue(name: str | Semivalue) -> Semivalue:
+    """Return the semivalue called `name`: "shapley", "banzhaf", "beta(a,b)" or "loo".
+
+    >>> semivalue("beta(4,1)").name
+    'beta(4,1)'
+    """
+    if isinstance(name, Semivalue):
+        _refuse_taken_name(name)
+        return name
+    text = name.replace(" ", "").lower() if isinstance(name, str) else ""
+    if text == "shapley":
+        return Semivalue("shapley", np.ones)
+    if text == "banzhaf":
+        return Semivalue("banzhaf", _banzhaf)
+    if text == "loo":
+        return Semivalue("loo", _leave_one_out)
+    beta = re.fullmatch(r"beta\(([0-9.eE+-]+),([0-9.eE+-]+)\)", text)
+    if beta:
+        try:
+            a, b = float(beta[1]), float(beta[2])
+        except ValueError:
+            a = b = 0.0
+        if 0 < a < float("inf") and 0 < b < float("inf"):
+            return Semivalue(f"beta({_number(a)},{_number(b)})", lambda n: _beta(n, a, b))
+    raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
+
+
+def _refuse_taken_name(given: Semivalue) -> None:
+    """Raise if a custom semivalue goes by a name that means something else, in a frame or in a saved file."""
+    try:
+        known = semivalue(given.name)
+    except DpvalueError:
+        if given.name in ("party", "rank"):
+            raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames") from None
+        return
+    if not np.allclose(known.position_weights(7), given.position_weights(7)):
+        raise DpvalueError(f"a custom semivalue must not be called {given.name!r}, which means other weights")
+
+
+def _number(x: float) -> str:
+    return str(int(x)) if x.is_integer() else repr(x)
+
+
+def semivalues(names: str | Semivalue | Iterable[str | Semivalue]) -> tuple[Semivalue, ...]:
+    """Return the semivalues of `names` (one or several) in order; at least one, no name twice."""
+    given = [names] if isinstance(names, str | Semivalue) else list(names)
+    chosen = tuple(semivalue(name) for name in given)
+    if not chosen:
+        raise DpvalueError("semivalues must name at least one semivalue, got none")
+    if len({one.name for one in chosen}) < len(chosen):
+        raise DpvalueError(f"semivalues must not repeat a name, got {[one.name for one in chosen]}")
+    return chosen
+
+
+def _log_binomials(n: int) -> Floats:
+    """Log C(n-1, r-1) for r = 1..n."""
+    log_factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n, dtype=np.float64)))])
+    return np.asarray(log_factorials[-1] - log_factorials - log_factorials[::-1])
+
+
+def _normalised(log_weights: Floats) -> Floats:
+    """exp(log_weights), scaled to sum to n: takes the rounding of the logarithms out of the sum."""
+    p = np.exp(log_weights - log_weights.max())
+    return np.asarray(p * (len(p) / p.sum()))
+
+
+def _banzhaf(n: int) -> Floats:
+    return _normalised(_log_binomials(n) + log(n) - (n - 1) * log(2))
+
+
+def _beta(n: int, a: float, b: float) -> Floats:
+    log_beta = np.array([lgamma(r + b - 1) + lgamma(n - r + a) for r in range(1, n + 1)])
+    return _normalised(_log_binomials(n) + log_beta)
+
+
+def _leave_one_out(n: int) -> Floats:
+    p = np.zeros(n)
+    p[-1] = n
+    return p

@@ -1,0 +1,158 @@
+"""The private table: what is kept of all releases, and all that valuing needs besides a utility."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.utility import as_utility
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.local import Local
+from dpvalue.engine.walks import Walker
+from dpvalue.errors import DpvalueError, require_count, require_positive
+from dpvalue.models import ModelFactory, build_model, projected
+from dpvalue.planning.projection import Projection
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.progress import Progress, reporting
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.streams import require_seed
+from dpvalue.valuation.estimates import warn_if_not_finite
+from dpvalue.valuation.replay import replay
+from dpvalue.valuation.semivalues import Semivalue, semivalues
+
+if TYPE_CHECKING:
+    from dpvalue.valuation.result import Result
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Per party, the combination of all it released; made by `dpvalue.release`.
+
+    Formal guarantee: everything in it is a function of the releases and of public things, so it may be shown to whoever
+    may see the releases, and used any number of times (`guarantee` says what the releases spent).
+
+    Attributes:
+        rows: the combined releases (n, d).
+        names: the parties, in the order of the rows.
+        noise_std: the noise standard deviation per coordinate of each row (n,); zeros without privacy.
+        guarantee: what the releases spent.
+        initial: theta_0, the model that every walk starts from (d,).
+        basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
+        projection: what the basis was made by; None: all directions.
+        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
+        learning_rate: alpha, how far a row moves the model.
+        model: the name of the model or its factory; None for a custom model loaded without it.
+        digest: of the model.
+        encoding: how features and labels become numbers.
+        schedule: how the releases were made.
+        permutations: as asked for.
+        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
+    """
+
+    rows: Tensor
+    names: tuple[str | int, ...]
+    noise_std: Floats
+    guarantee: Guarantee
+    initial: Tensor
+    basis: Tensor | None
+    projection: Projection | None
+    expected_auc: float | None
+    learning_rate: float
+    model: str | ModelFactory | None
+    digest: str
+    encoding: Encoding
+    schedule: Schedule
+    permutations: int
+    seed: int
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.names)
+
+    def value(
+        self,
+        utility: Any,
+        *,
+        semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+        permutations: int = 1000,
+        tolerance: float = 0.1,
+        target: str | None = None,
+        engine: Local | None = None,
+        seed: int | None = None,
+        progress: bool | Progress = True,
+    ) -> Result:
+        """Return data values from the table alone: free, as often as you like.
+
+        Formal guarantee: post-processing of the releases; spends nothing.
+
+        Args:
+            utility: (X_test, y_test), a `Utility`, or a DataFrame with `target`; public.
+            semivalues: which to estimate; one walk serves all.
+            permutations: the most permutations to walk.
+            tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
+            target: the label column when utility is a DataFrame.
+            engine: where to compute.
+            seed: of the permutations; None takes the table's.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
+        """
+        from dpvalue.valuation.result import Result
+
+        kinds = _semivalues(semivalues)
+        require_count("permutations", permutations)
+        require_positive("tolerance", tolerance)
+        seed = self.seed if seed is None else seed
+        require_seed(seed)
+        engine = engine or Local()
+        public_utility = as_utility(utility, target)
+        with engine.threading(), reporting(progress) as tell:
+            walker, rows = self.walker(engine), self.rows.to(engine.torch_device, engine.torch_dtype)
+            public = public_utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
+            evaluate = Evaluator(public, walker.model, engine)
+            found = replay(walker, evaluate, rows, kinds, permutations, tolerance, seed, tell)
+        warn_if_not_finite(found.estimates)
+        return Result(self, kinds, found.estimates, found.walks, found.converged, public_utility, engine)
+
+    def walker(self, engine: Local) -> Walker:
+        """Return the public side of a walk from this table's initial model."""
+        if self.schedule.fresh_start:
+            raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
+        if self.model is None:
+            raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
+        like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
+        model = build_model(
+            self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
+        )
+        if model.digest() != self.digest:
+            raise DpvalueError("model is not the one that the table was made with: its digest differs")
+        if model.size != len(self.initial):
+            raise DpvalueError(
+                f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"
+            )
+        initial = self.initial.to(like)
+        if self.basis is not None:
+            model = projected(model, initial, self.basis.to(like))
+            initial = model.initial(0)
+        return Walker(model, initial, self.learning_rate, engine)
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
+        from dpvalue.valuation.storage import save_table
+
+        save_table(self, Path(path))
+
+    def __repr__(self) -> str:
+        noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"
+        if self.guarantee.simulation:
+            noise += " (simulation: whoever knows the seed can remove it)"
+        return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise})"
+
+
+_semivalues = semivalues  # the argument of Table.value shadows the function

@@ -1,0 +1,1 @@
+"""The paper's experiments and the benchmarks of dpvalue: no part of the library."""

@@ -1,0 +1,42 @@
+"""`python -m dpvalue_experiments.paper NAME ...`: the trials alone, at the paper's sizes, with torch and numpy alone.
+
+`dpvalue reproduce` makes tables and figures of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+
+from dpvalue_experiments.paper import EXPERIMENTS
+from dpvalue_experiments.paper.trials import Scale, keep_trial, missing_trials
+
+
+def main() -> None:
+    """Run all trials that are not there yet, several at once."""
+    parser = argparse.ArgumentParser(prog="dpvalue_experiments.paper")
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--data-dir")
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args()
+    scale = Scale(quick=False, data=given.data_dir, device=given.device)
+    todo = [
+        (name, number, place)
+        for name in given.names
+        for number, place in missing_trials(EXPERIMENTS[name], scale, given.out)
+    ]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(keep_trial, name, scale, number, place): (name, number) for name, number, place in todo}
+        for one in as_completed(running):
+            one.result()
+            print(*running[one], "done", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
