@@ -13,6 +13,7 @@ from dpvalue.planning import detection
 from dpvalue.planning.plan import plan
 from dpvalue.planning.plan_page import Plan
 from dpvalue.planning.projection import Projection
+from dpvalue.planning.settings import Settings
 from dpvalue.privacy import Guarantee, Ledger, Privacy
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.valuation import baselines, diagnostics, games, tasks
@@ -25,7 +26,7 @@ from dpvalue.valuation.value import release, value
 __version__ = "0.1.0"
 __all__ = [
     "Audit", "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties", "Plan",
-    "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit", "baselines",
-    "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
-    "tasks", "value",
+    "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Settings", "Table", "Utility", "audit",
+    "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release",
+    "semivalue", "tasks", "value",
 ]  # fmt: skip

@@ -21,7 +21,7 @@ import tempfile
 from dataclasses import replace
 from math import inf, isfinite, sqrt
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -33,17 +33,12 @@ from dpvalue.auditing.canaries import Worlds, make_worlds
 from dpvalue.auditing.lower_bounds import epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
-from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.models import ModelFactory
-from dpvalue.planning.projection import Projection
-from dpvalue.planning.settings import Settings
+from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy import accounting
-from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.run import Run
 
@@ -51,29 +46,20 @@ STILL = 1e-9
 _COMPARED_RUNS = 30
 
 
+@shows_settings(learning_rate=STILL)
 def audit(
     parties: Any,
     utility: Any,
+    settings: Settings | None = None,
     *,
-    model: str | ModelFactory = "logistic",
-    privacy: Privacy = Privacy(),  # noqa: B008  (immutable)
-    schedule: str | Schedule | None = None,
-    permutations: int = 1000,
-    projection: Projection | str | None = "auto",
-    clip: float | str = "auto",
-    clip_rule: str = "auto",
-    learning_rate: float | str = STILL,
-    noise: str = "secure",
-    preprocess: Any = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
     records: int = 1,
     runs: int = 1000,
     confidence: float = 1 - 1e-4,
-    engine: Local = Local(),  # noqa: B008  (immutable)
-    seed: int = 0,
     progress: bool | Progress = True,
+    **fields: Unpack[Fields],
 ) -> Audit:
     """Return how much of a configuration's claim an attack on planted canaries can refute.
 
@@ -83,50 +69,28 @@ def audit(
     Args:
         parties: their number, or the parties as in `dpvalue.value`; cost grows with number x permutations x runs.
         utility: the public set.
-        model: as in `dpvalue.value`, like all settings not described here.
-        privacy: the claim.
-        schedule: when parties release.
-        permutations: k.
-        projection: the directions of the releases.
-        clip: the clipping norm.
-        clip_rule: how it is applied.
-        learning_rate: alpha; by default the attacker's choice, so small that models stand still and the canary
-            saturates every release. Anything larger is for unit "party" alone.
-        noise: "secure", or "fast" to audit a simulation.
-        preprocess: a transformer to fit to the public features.
+        settings: as in `dpvalue.value`, but for the learning rate: by default it is the attacker's choice, so small
+            that models stand still and the canary saturates every release. Anything larger is for unit "party" alone.
         target: the label column of DataFrames.
         groups: a label per row.
         persons: an id per row.
         records: records per party, when `parties` is a number.
         runs: runs of each world; each gives as many trials as there are canaries, one a party.
         confidence: of the bound.
-        engine: where to compute.
-        seed: of public randomness.
         progress: show a bar on a terminal; or a callable (stage, done, total).
+        **fields: fields of `Settings`, which change `settings`.
     """
-    if not isinstance(privacy, Privacy):
-        raise DpvalueError(f"privacy must be a Privacy, got {privacy!r}: without one there is no claim to audit")
+    asked = settings_of(settings, fields, learning_rate=STILL)
+    privacy = asked.privacy
+    if privacy is None:
+        raise DpvalueError("privacy must be a Privacy, got None: without one there is no claim to audit")
     require_count("runs", runs)
-    if privacy.unit != "party" and learning_rate != STILL:
+    if privacy.unit != "party" and asked.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
-    settings = Settings(
-        model=model,
-        privacy=privacy,
-        schedule=as_schedule(schedule, private=True),
-        permutations=permutations,
-        projection=projection,
-        clip=clip,
-        clip_rule=clip_rule,
-        learning_rate=learning_rate,
-        noise=noise,
-        preprocess=preprocess,
-        engine=engine,
-        seed=seed,
-    )
     sizes, units = counts_of(parties, privacy, records, target, groups, persons)
-    with engine.threading(), reporting(progress) as tell:
-        worlds = make_worlds(as_utility(utility, target, groups, persons), settings, sizes, units)
+    with asked.engine.threading(), reporting(progress) as tell:
+        worlds = make_worlds(as_utility(utility, target, groups, persons), asked, sizes, units)
         return _audit(worlds, runs, confidence, tell)
 
 

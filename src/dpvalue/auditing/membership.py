@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,17 +22,13 @@ from dpvalue.arrays import Floats
 from dpvalue.data.parties import Parties, features_and_labels
 from dpvalue.data.raw import as_numbers, label_column
 from dpvalue.data.utility import Utility, as_utility
-from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.models import ModelFactory
 from dpvalue.planning.choice import choose
 from dpvalue.planning.detection import auc
-from dpvalue.planning.projection import Projection
-from dpvalue.planning.settings import Settings
-from dpvalue.privacy.budget import Guarantee, Privacy
+from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.privacy.budget import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.run import Opening, open_setting
 from dpvalue.valuation.semivalues import Semivalue, semivalues
@@ -78,27 +74,19 @@ class MembershipAttack:
         return f"{claim}: AUROC {self.mean:.3f} ({self.std_error:.3f}) over {len(self.aurocs)} trials, {bound}{verdict}"
 
 
+@shows_settings(permutations=200, noise="fast")
 def membership_attack(
     rows: Any,
     utility: Any,
+    settings: Settings | None = None,
     *,
-    model: str | ModelFactory = "logistic",
     semivalue: str | Semivalue = "shapley",
-    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
-    schedule: str | Schedule | None = None,
-    permutations: int = 200,
-    projection: Projection | str | None = "auto",
-    clip: float | str = "auto",
-    learning_rate: float | str = "auto",
-    noise: str = "fast",
-    preprocess: Any = None,
     members: int = 25,
     shadow_rows: int = 200,
     shadows: int = 32,
     trials: int = 40,
-    engine: Local = Local(),  # noqa: B008  (immutable)
-    seed: int = 0,
     progress: bool | Progress = True,
+    **fields: Unpack[Fields],
 ) -> MembershipAttack:
     """Return how well members are told from others by their values, over repeated trials.
 
@@ -107,24 +95,17 @@ def membership_attack(
     Args:
         rows: (X, y): at least 2 x members + shadow_rows of them; each trial draws its own.
         utility: the public set.
-        model: as in `dpvalue.value`, like all settings not described here.
+        settings: of each valuation, as in `dpvalue.value`; by default 200 permutations and fast noise. Units are rows:
+            the members are parties of one row.
         semivalue: which value the attacker is told.
-        privacy: of each valuation; the unit is the row, and the members are parties of one row.
-        schedule: when parties release.
-        permutations: k.
-        projection: the directions of the releases.
-        clip: the clipping norm.
-        learning_rate: alpha.
-        noise: "fast" to be repeatable, or "secure".
-        preprocess: a transformer to fit to the public features.
         members: how many of the targets are members; as many others are not.
         shadow_rows: how many rows the attacker has to draw shadow sets from.
         shadows: how many shadow sets it draws.
         trials: how often all of it is repeated.
-        engine: where to compute.
-        seed: of the trials.
         progress: show a bar on a terminal; or a callable (stage, done, total).
+        **fields: fields of `Settings`, which change `settings`; `seed` makes the trials too.
     """
+    asked = settings_of(settings, fields, permutations=200, noise="fast")
     X, y = features_and_labels(rows, None, "rows")
     X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
     for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):
@@ -135,24 +116,10 @@ def membership_attack(
         raise DpvalueError(f"rows must number at least 2 x members + shadow_rows = {needed}, got {len(X)}")
     if shadow_rows < members:
         raise DpvalueError(f"shadow_rows must be at least members = {members}, got {shadow_rows}")
-    settings = Settings(
-        model=model,
-        privacy=privacy,
-        schedule=as_schedule(schedule, private=privacy is not None),
-        permutations=permutations,
-        projection=projection,
-        clip=clip,
-        clip_rule="auto",
-        learning_rate=learning_rate,
-        noise=noise,
-        preprocess=preprocess,
-        engine=engine,
-        seed=seed,
-    )
     public = as_utility(utility)
     ones = np.ones(3 * members, dtype=np.int64)
-    with engine.threading(), reporting(progress) as tell:
-        at, encoding = open_setting(public, settings, ones, ones)
+    with asked.engine.threading(), reporting(progress) as tell:
+        at, encoding = open_setting(public, asked, ones, ones)
         attacked = _Attacked(Opening(at, encoding, choose(at)), public, semivalues(semivalue), X, y)
         aurocs = []
         for trial in range(trials):

@@ -7,7 +7,7 @@ party): what is public of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from dpvalue.jobs.config import RunConfig
 from dpvalue.models import CLASSIFICATION
 from dpvalue.planning.plan import plan
 from dpvalue.planning.plan_page import Plan
+from dpvalue.planning.settings import Settings
 from dpvalue.progress import Progress
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
@@ -59,27 +60,27 @@ class Job:
         return "logistic" if self.task == CLASSIFICATION else "linear"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """What plan, release and value have in common."""
+    def settings(self) -> Settings:
+        """How the run is made."""
         config = self.config
-        return {
-            "model": self.model,
-            "schedule": config.schedule,
-            "permutations": config.permutations,
-            "preprocess": self.schema,
-            "classes": self.classes,
-            "seed": config.seed,
-        }
+        return Settings(
+            model=self.model,
+            privacy=config.privacy,
+            schedule=config.schedule,
+            permutations=config.permutations,
+            preprocess=self.schema,
+            classes=self.classes,
+            seed=config.seed,
+        )
 
     def plan(self) -> Plan:
         """Return what the run would spend and could reach."""
-        privacy = self.config.privacy
-        if privacy is None:
+        if self.config.privacy is None:
             raise DpvalueError("a run without privacy spends nothing, so there is nothing to plan")
         rows = sum(one.rows for one in self.peeks)
         # Only the number of lines and whose they are is looked at: a plan reads sizes.
         nothing = np.zeros((rows, 1)), np.zeros(rows)
-        return plan(Parties(*nothing, *self.owners), self.utility, privacy=privacy, **self.settings)
+        return plan(Parties(*nothing, *self.owners), self.utility, self.settings)
 
     @cached_property
     def owners(self) -> tuple[Array | None, Array | None]:
@@ -135,30 +136,13 @@ class Job:
 
     def release(self, parties: Parties, checkpoint: Path | None, progress: Progress) -> Table:
         """Make the releases: the only step that reads private rows, and the only one that costs."""
-        config = self.config
-        return release(
-            parties,
-            self.utility,
-            privacy=config.privacy,
-            ledger=config.open_ledger(),
-            checkpoint=checkpoint,
-            progress=progress,
-            **self.settings,
-        )
+        kept = replace(self.settings, ledger=self.config.open_ledger(), checkpoint=checkpoint)
+        return release(parties, self.utility, kept, progress=progress)
 
     def value(self, parties: Parties, checkpoint: Path | None, progress: Progress) -> Result:
         """Make the releases and the values along the way, for schedules that do both at once."""
-        config = self.config
-        return value(
-            parties,
-            self.utility,
-            privacy=config.privacy,
-            semivalues=config.semivalue,
-            ledger=config.open_ledger(),
-            checkpoint=checkpoint,
-            progress=progress,
-            **self.settings,
-        )
+        kept = replace(self.settings, ledger=self.config.open_ledger(), checkpoint=checkpoint)
+        return value(parties, self.utility, kept, semivalues=self.config.semivalue, progress=progress)
 
 
 def open_job(config: RunConfig) -> Job:

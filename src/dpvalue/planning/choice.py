@@ -116,7 +116,7 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         basis = make_basis(projection, model, initial, *rows, settings.seed)
         model = projected(model, basis.origin, basis.vectors)
         initial = model.initial(settings.seed)
-    schedule = _schedule(settings.schedule, projection, 1 if basis is None else len(basis.points))
+    schedule = _schedule(settings.resolved_schedule, projection, 1 if basis is None else len(basis.points))
     releases = schedule.releases(settings.permutations)
     multiplier = 0.0 if privacy is None else privacy.noise_multiplier(releases, at.n, law)
     door = mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
@@ -160,13 +160,13 @@ def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
     asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
     return DpvalueError(
         f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
-        f"got projection {settings.projection!r} and schedule {str(settings.schedule)!r}"
+        f"got projection {settings.projection!r} and schedule {str(settings.resolved_schedule)!r}"
     )
 
 
 def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
     """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
-    schedule, permutations = settings.schedule, settings.permutations
+    schedule, permutations = settings.resolved_schedule, settings.permutations
     found = []
     for law in privacy.laws:
         if law == "gaussian":

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -15,17 +14,14 @@ from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.local import TABLES, Local
+from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.models import ModelFactory
 from dpvalue.planning.choice import Choice, Setting, best_option, choose, no_laplace
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.planning.plan_page import Plan
-from dpvalue.planning.projection import Projection
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.settings import Settings
+from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
-from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.valuation.replay import LEAST_WALKS
 from dpvalue.valuation.run import open_setting
 
@@ -34,27 +30,19 @@ _EPSILONS = 0.01, 1000.0
 _TIMED = 64
 
 
+@shows_settings()
 def plan(
     parties: Any,
     utility: Any = None,
+    settings: Settings | None = None,
     *,
-    model: str | ModelFactory = "logistic",
-    privacy: Privacy = Privacy(),  # noqa: B008  (immutable)
-    schedule: str | Schedule | None = None,
-    permutations: int = 1000,
-    projection: Projection | str | None = "auto",
-    clip: float | str = "auto",
-    clip_rule: str = "auto",
-    preprocess: Any = None,
-    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
     records: int = 1,
     parameters: int | None = None,
     auc: float | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
-    seed: int = 0,
+    **fields: Unpack[Fields],
 ) -> Plan:
     """Return what a run would spend and could reach.
 
@@ -67,53 +55,31 @@ def plan(
     Args:
         parties: their number, or the parties as in `dpvalue.value`.
         utility: the public set; without it there is no expected AUC.
-        model: as in `dpvalue.value`, like all settings not described here.
-        privacy: the budget.
-        schedule: when parties release.
-        permutations: the most to walk.
-        projection: the directions of the releases.
-        clip: the clipping norm.
-        clip_rule: how it is applied.
-        preprocess: a transformer to fit to the public features.
-        classes: all classes, where the public set does not show every one.
+        settings: as in `dpvalue.value`.
         target: the label column of DataFrames.
         groups: a label per row.
         persons: an id per row.
         records: records per party, when `parties` is a number.
         parameters: of the model, for the size of the table, when there is no utility.
         auc: a wanted AUC; the plan then says which epsilon it needs.
-        engine: where to compute.
-        seed: of the rehearsal.
+        **fields: fields of `Settings`, which change `settings`.
 
     >>> round(plan(800, privacy=Privacy(epsilon=2.0)).gaussian_ceiling, 3)
     0.782
     """
-    if not isinstance(privacy, Privacy):
-        raise DpvalueError(f"privacy must be a Privacy, got {privacy!r}: without one there is nothing to plan")
+    asked = settings_of(settings, fields)
+    privacy = asked.privacy
+    if privacy is None:
+        raise DpvalueError("privacy must be a Privacy, got None: without one there is nothing to plan")
     if auc is not None:
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:
         require_count("parameters", parameters)
     sizes, units = counts_of(parties, privacy, records, target, groups, persons)
-    settings = Settings(
-        model=model,
-        privacy=privacy,
-        schedule=as_schedule(schedule, private=True),
-        permutations=permutations,
-        projection=projection,
-        clip=clip,
-        clip_rule=clip_rule,
-        learning_rate="auto",
-        noise="secure",
-        preprocess=preprocess,
-        classes=None if classes is None else tuple(classes),
-        engine=engine,
-        seed=seed,
-    )
     if utility is None:
-        return _without_data(settings, privacy, sizes, units, parameters, auc)
-    with engine.threading():
-        at, _ = open_setting(as_utility(utility, target, groups, persons), settings, sizes, units)
+        return _without_data(asked, privacy, sizes, units, parameters, auc)
+    with asked.engine.threading():
+        at, _ = open_setting(as_utility(utility, target, groups, persons), asked, sizes, units)
         return _with_data(at, privacy, auc)
 
 
@@ -126,7 +92,7 @@ def _without_data(
     auc: float | None,
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
-    schedule, n, fixed = settings.schedule, len(units), settings.fixed_projection
+    schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
     if schedule.kind == "replay" and (fixed is not None or "gaussian" not in privacy.laws):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
@@ -220,7 +186,8 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
 def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> dict[str, Guarantee | None]:
     """The guarantee of either mechanism at this budget, where it can be had."""
     found: dict[str, Guarantee | None] = {"gaussian": None, "laplace": None}
-    one_release = settings.schedule.kind == "replay" and settings.schedule.rounds in (None, 1)
+    schedule = settings.resolved_schedule
+    one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
         count = releases if law == "gaussian" else 1

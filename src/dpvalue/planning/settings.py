@@ -1,9 +1,12 @@
-"""The settings of one run, checked: everything but the parties and the utility."""
+"""The settings of a run: everything but the parties and the utility, in one value that every entry point takes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
 
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
@@ -13,19 +16,19 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
 from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.schedule import Schedule
+from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import require_seed
 
 CLIP_RULES = ("auto", "flat", "normalise")
+Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a run is made; `dpvalue.value` describes each field."""
+class Fields(TypedDict, total=False):
+    """The fields of `Settings` as keywords."""
 
     model: str | ModelFactory
     privacy: Privacy | None
-    schedule: Schedule
+    schedule: str | Schedule | None
     permutations: int
     projection: Projection | str | None
     clip: float | str
@@ -33,11 +36,53 @@ class Settings:
     learning_rate: float | str
     noise: str
     preprocess: Any
+    classes: Sequence[Any] | None
+    ledger: Ledger | None
+    checkpoint: str | Path | None
     engine: Local
     seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a run is made.
+
+    Attributes:
+        model: "logistic", "linear", "cnn", or a callable that returns an `nn.Module`.
+        privacy: the budget; None for no differential privacy.
+        schedule: a name or a `Schedule`; None is "replay" with privacy, own gradients ("independent") without.
+        permutations: k of the paper's schedules; the most that a replay walks.
+        projection: which public directions a release is made in: a `Projection`, None for all, or "auto": for "replay"
+            with privacy what is expected to find most at the budget, by rehearsal on the public set; else all.
+        clip: the clipping norm C, of what is released; "auto" takes it from the public set (none without privacy).
+        clip_rule: "flat" scales down what is longer than C, "normalise" scales everything to C; or "auto".
+        learning_rate: alpha; "auto" tunes it on the public set.
+        noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
+        preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
+            applied to all rows. "columns" does what numeric and text columns of a frame call for.
+        classes: all classes, where the public set does not show every one; rows with other labels count for nothing.
+        ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
+        checkpoint: a folder that keeps releases as they are made, where there is no ledger: the same call goes on from
+            there if a run died. It is for one run: it could not tell other private rows.
+        engine: where to compute.
+        seed: of the public randomness: permutations, initial model, and noise="fast".
+    """
+
+    model: str | ModelFactory = "logistic"
+    privacy: Privacy | None = Privacy()  # noqa: RUF009  (immutable)
+    schedule: str | Schedule | None = None
+    permutations: int = 1000
+    projection: Projection | str | None = "auto"
+    clip: float | str = "auto"
+    clip_rule: str = "auto"
+    learning_rate: float | str = "auto"
+    noise: str = "secure"
+    preprocess: Any = None
+    classes: Sequence[Any] | None = None
     ledger: Ledger | None = None
-    checkpoint: Checkpoint | None = None
-    classes: tuple[Any, ...] | None = None
+    checkpoint: str | Path | None = None
+    engine: Local = Local()  # noqa: RUF009  (immutable)
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
@@ -53,7 +98,7 @@ class Settings:
         require_choice("clip_rule", self.clip_rule, CLIP_RULES)
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
-        self.schedule.first_valued(self.permutations)
+        self.resolved_schedule.first_valued(self.permutations)
         for name, setting in (("clip", self.clip), ("learning_rate", self.learning_rate)):
             if isinstance(setting, str) and setting != "auto":
                 raise DpvalueError(f"{name} must be a positive number or 'auto', got {setting!r}")
@@ -73,6 +118,18 @@ class Settings:
             raise DpvalueError("ledger needs accounting='composition': it counts every release")
 
     @property
+    def resolved_schedule(self) -> Schedule:
+        """When parties release, also where that was left open."""
+        return as_schedule(self.schedule, private=self.privacy is not None)
+
+    @property
+    def keeper(self) -> Ledger | Checkpoint | None:
+        """What keeps releases on disk, if anything does."""
+        if self.ledger is not None or self.checkpoint is None:
+            return self.ledger
+        return Checkpoint(self.checkpoint)
+
+    @property
     def ledger_terms(self) -> str | None:
         """The budget of the ledger, in words; None without one."""
         return None if self.ledger is None else self.ledger.budget.terms
@@ -80,7 +137,7 @@ class Settings:
     @property
     def free_projection(self) -> bool:
         """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""
-        return self.projection == "auto" and self.privacy is not None and self.schedule.kind == "replay"
+        return self.projection == "auto" and self.privacy is not None and self.resolved_schedule.kind == "replay"
 
     @property
     def is_fixed(self) -> bool:
@@ -91,3 +148,34 @@ class Settings:
     def fixed_projection(self) -> Projection | None:
         """The projection that was asked for; None, all directions, also where it is ours to choose."""
         return self.projection if isinstance(self.projection, Projection) else None
+
+
+def settings_of(given: Settings | None, keywords: Fields, **defaults: Any) -> Settings:
+    """Return settings as an entry point takes them: a `Settings` (else its own defaults), changed by keywords."""
+    if given is not None and not isinstance(given, Settings):
+        raise DpvalueError(f"settings must be a Settings, got {given!r}")
+    unknown = [name for name in keywords if name not in Settings.__dataclass_fields__]
+    if unknown:
+        raise TypeError(f"there is no setting {unknown[0]!r}; there are {', '.join(Settings.__dataclass_fields__)}")
+    return replace(given or Settings(**defaults), **keywords)
+
+
+def shows_settings(**defaults: Any) -> Callable[[Entry], Entry]:
+    """Make `help` and editors show the fields of `Settings` as keywords of an entry point, with its own defaults."""
+
+    def show(entry: Entry) -> Entry:
+        signature = inspect.signature(entry)
+        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        shown = [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=defaults.get(field.name, field.default),
+                annotation=field.type,
+            )
+            for field in fields(Settings)
+        ]
+        entry.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        return entry
+
+    return show

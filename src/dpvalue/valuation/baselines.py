@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
-from dpvalue.engine.local import Local
-from dpvalue.models import FixedModelLoss, ModelFactory
+from dpvalue.models import FixedModelLoss
 from dpvalue.models.training import train
 from dpvalue.planning.choice import Choice, Setting, mechanisms
 from dpvalue.planning.rehearsal import STEPS, prefer
-from dpvalue.planning.settings import Settings
-from dpvalue.privacy.budget import Guarantee, Privacy, guarantee, warn_if_delta_is_large
-from dpvalue.privacy.ledger import Ledger
+from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.privacy.budget import Guarantee, guarantee, warn_if_delta_is_large
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
@@ -45,21 +42,16 @@ class Screening:
     expected_auc: float | None
 
 
+@shows_settings()
 def public_loss(
     parties: Any,
     utility: Any,
+    settings: Settings | None = None,
     *,
-    model: str | ModelFactory = "logistic",
-    privacy: Privacy | None = Privacy(),  # noqa: B008  (immutable)
-    noise: str = "secure",
-    preprocess: Any = None,
-    classes: Sequence[Any] | None = None,
     target: str | None = None,
     groups: Any = None,
     persons: Any = None,
-    ledger: Ledger | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
-    seed: int = 0,
+    **fields: Unpack[Fields],
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
 
@@ -67,32 +59,25 @@ def public_loss(
     `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
 
     Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
-    says. Arguments as in `dpvalue.value`.
+    says. Arguments as in `dpvalue.value`; of the settings, those that shape releases and walks are not used.
     """
-    settings = Settings(
-        model=model,
-        privacy=privacy,
+    asked = replace(
+        settings_of(settings, fields),
         schedule=Schedule("replay", rounds=1),
         permutations=1,
         projection=None,
         clip="auto",
         clip_rule="auto",
         learning_rate="auto",
-        noise=noise,
-        preprocess=preprocess,
-        classes=None if classes is None else tuple(classes),
-        engine=engine,
-        seed=seed,
-        ledger=ledger,
     )
     private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
-    with engine.threading(), reporting(progress=False) as tell:
-        at, encoding = open_setting(public, settings, *private.counts(privacy))
+    with asked.engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
         choice = _choose(at)
         warn_if_delta_is_large(choice.spent, int(at.units.sum()))
         run = Opening(at, encoding, choice).run(private)
-        if noise == "fast":  # seeded noise of its own: never that of a run with the same seed
-            run = replace(run, noise=noise_source(noise, seed, Purpose.SCREENING))
+        if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
     return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
 
@@ -116,7 +101,7 @@ def _choose(at: Setting) -> Choice:
         initial=fixed.initial(settings.seed),
         basis=None,
         projection=None,
-        schedule=settings.schedule,
+        schedule=settings.resolved_schedule,
         releases=1,
         door=door,
         learning_rate=1.0,

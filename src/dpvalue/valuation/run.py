@@ -193,7 +193,7 @@ class Opening:
             # Without privacy nothing is drawn: such a run does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),
         )
-        keeper = settings.ledger or settings.checkpoint
+        keeper = settings.keeper
         return run if keeper is None else run.kept_by(keeper)
 
 
@@ -221,7 +221,7 @@ def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints)
     encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
     public = utility.encode(encoding, dtype, device)
     model = build_model(settings.model, encoding.task, public.x[0], encoding.outputs, dtype, device)
-    if settings.schedule.fresh_start:
+    if settings.resolved_schedule.fresh_start:
         if model.zero_start:
             raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")
         if isinstance(settings.projection, Projection):

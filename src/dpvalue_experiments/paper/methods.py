@@ -183,8 +183,7 @@ def open_run(
     earliest = min(methods, key=lambda one: one.schedule.burn_in if one.schedule else 0.0)
     assert earliest.schedule is not None
     asked = Settings(
-        schedule=earliest.schedule, projection=None, clip_rule="auto", preprocess=None,
-        **{"model": "logistic", "learning_rate": "auto", **_asked(earliest, problem, k, epsilon, settings)},
+        schedule=earliest.schedule, projection=None, **_asked(earliest, problem, k, epsilon, settings)
     )  # fmt: skip
     with asked.engine.threading():
         return prepare(problem.parties, Utility(*problem.test, metric=metric), asked)

@@ -1,0 +1,55 @@
+"""One signature for every entry point: a `Settings`, or its fields as keywords."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
+
+import numpy as np
+import pytest
+
+import dpvalue as dpv
+from dpvalue.planning.settings import Fields
+
+from .data import classification
+
+ENTRIES = [dpv.value, dpv.release, dpv.plan, dpv.audit, dpv.membership_attack, dpv.baselines.public_loss]
+
+
+def test_keywords_are_the_fields() -> None:
+    assert list(Fields.__annotations__) == [field.name for field in fields(dpv.Settings)]
+    assert get_type_hints(Fields) == get_type_hints(dpv.Settings)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_help_shows_every_field_with_its_default(entry: Any) -> None:
+    shown = inspect.signature(entry).parameters
+    default = dpv.Settings()
+    changed = {"audit": {"learning_rate"}, "membership_attack": {"permutations", "noise"}}.get(entry.__name__, set())
+    for field in fields(dpv.Settings):
+        assert (shown[field.name].default == getattr(default, field.name)) == (field.name not in changed)
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
+def test_an_unknown_keyword_is_refused(entry: Any) -> None:
+    with pytest.raises(TypeError, match="there is no setting 'permutation'; there are model, privacy"):
+        entry(*classification(30, 2, 2), permutation=3)
+    with pytest.raises(dpv.DpvalueError, match="settings must be a Settings"):
+        entry(*classification(30, 2, 2), {"seed": 3})
+
+
+def test_settings_and_keywords_are_the_same_run_and_keywords_win() -> None:
+    private, public = classification(30, 2, 2)
+    settings = dpv.Settings(privacy=dpv.Privacy(4.0), noise="fast", seed=5)
+    first = dpv.value(private, public, settings, progress=False).values["shapley"]
+    keywords = dpv.value(private, public, privacy=dpv.Privacy(4.0), noise="fast", seed=5, progress=False)
+    np.testing.assert_array_equal(first, keywords.values["shapley"])
+    other = dpv.value(private, public, settings, seed=6, progress=False).values["shapley"]
+    assert not np.array_equal(first, other)
+
+
+def test_what_was_left_open_follows_the_privacy() -> None:
+    settings = dpv.Settings()
+    assert settings.resolved_schedule.kind == "replay"
+    assert replace(settings, privacy=None).resolved_schedule.kind == "independent"
