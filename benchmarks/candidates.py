@@ -23,7 +23,8 @@ import dpvalue as dpv
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
 from dpvalue.models.training import train
 from dpvalue.planning.choice import choose, mechanisms
-from dpvalue.planning.rehearsal import Rehearsal, Sketch
+from dpvalue.planning.folds import Sketch
+from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.valuation.run import open_setting
@@ -97,7 +98,8 @@ def of_finite_steps(data: Any, seed: int, steps: int) -> list[float]:
         budget = settings_of(epsilon, seed)
         assert budget.privacy is not None
         (door,) = mechanisms(budget, budget.privacy, len(changed))
-        rehearsal = Rehearsal(model, at.initial, at.public, 1, 1, ENGINE, seed)
+        ones = np.ones(len(changed), dtype=np.int64)
+        rehearsal = Rehearsal(model, at.initial, at.public, ones, ones, ENGINE, seed)
         option = rehearsal.fit(dpv.Projection(), [(clean, bad)], door, None, None)
         found.append(efficiency_of(own, changed, epsilon, option))
     return found

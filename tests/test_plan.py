@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue import detection
-from dpvalue.planning.plan import _advice
+from dpvalue.planning.plan import advice
 
 from .data import classification, flipped_breast_cancer
 
@@ -147,7 +147,7 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     assert planned.spent is not None
     assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
     assert planned.table_bytes == table.rows.numel() * 4
-    assert planned.memory_bytes == 5 * table.rows.numel() * 4
+    assert (planned.memory_bytes or 0) > 5 * table.rows.numel() * 4
     assert planned.seconds is not None
     assert 0 < planned.seconds[0] <= planned.seconds[1]
     assert planned.efficiency == pytest.approx((planned.expected_auc or 0) / 0.3808 - 0.5 / 0.3808, abs=1e-3)
@@ -201,15 +201,15 @@ def test_the_plan_reads_well_at_every_budget(unit: str, neighbours: str) -> None
 def test_advice_where_nothing_reaches_the_wanted_auc() -> None:
     """Out of reach at any epsilon: the advice says so, and what else can be done stands on its own."""
     budget = dpv.Privacy(0.1)
-    alone = _advice(budget, 0.1, 0.55, 0.52, float("inf"), None)
-    assert alone == (
+    ruled_out = replace(dpv.plan(10, privacy=budget), expected_auc=0.52, expected_error=0.01)
+    assert advice(ruled_out, float("inf"), None) == (
         "epsilon = 0.1 per party cannot work: values would be close to random. No epsilon gives AUC 0.75 with this "
         "utility and model. What may work: value data sets (groups=) and protect their records (unit='record'), as "
         "noise shrinks with their size."
     )
-    records = _advice(replace(budget, unit="record"), 0.1, 0.55, 0.52, float("inf"), None)
+    records = advice(replace(ruled_out, privacy=replace(budget, unit="record")), float("inf"), None)
     assert records.endswith("No epsilon gives AUC 0.75 with this utility and model.")
-    assert _advice(budget, 0.1, 0.55, 0.52, 3.0, None).count("AUC 0.75 takes epsilon = 3.") == 1
+    assert advice(ruled_out, 3.0, None).count("AUC 0.75 takes epsilon = 3.") == 1
 
 
 def test_the_plan_reads_no_private_row(public: Any) -> None:

@@ -14,9 +14,11 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Model, projected
+from dpvalue.planning.expectation import Expectation, expect
+from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner
 from dpvalue.planning.projection import Basis, Projection, make_basis
-from dpvalue.planning.rehearsal import STEPS, Option, Rehearsal, prefer
+from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
@@ -45,10 +47,8 @@ class Setting:
 
     def rehearsal(self) -> Rehearsal:
         """Return the public set, ready to try ways to release on."""
-        units = max(1, int(np.median(self.units)))
-        rows = max(1, int(np.median(self.sizes)) // units)
         engine, seed = self.settings.engine, self.settings.seed
-        return Rehearsal(self.model, self.initial, self.public, rows, units, engine, seed)
+        return Rehearsal(self.model, self.initial, self.public, self.sizes, self.units, engine, seed)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ class Choice:
         spent: the guarantee.
         expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None if
             nothing was left to choose.
+        expected_error: its standard error.
     """
 
     model: Model
@@ -79,6 +80,7 @@ class Choice:
     learning_rate: float
     spent: Guarantee
     expected_auc: float | None
+    expected_error: float | None = None
 
     @property
     def points(self) -> Tensor:
@@ -99,14 +101,16 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     settings = at.settings
     privacy, clip = settings.privacy, None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
-    option = None
+    expected = None
     if privacy is None:
         projection = _longest(settings.fixed_projection)
         law, scale = "gaussian", Scale()
     elif settings.is_fixed and "gaussian" in privacy.laws:
         projection, law, scale = None, "gaussian", Scale()
     else:
-        option = best_option(at, privacy, rehearsal or at.rehearsal())
+        rehearsal = rehearsal or at.rehearsal()
+        option, elsewhere = prefer(options(at, privacy, rehearsal), at.model.size)
+        expected = expect(rehearsal, elsewhere)
         projection, law, scale = option.projection, option.law, option.scale
         clip, rule = option.clip, option.rule
 
@@ -130,12 +134,17 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
         rate = tuner.learning_rate(door, own, releases)
     spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
-    expected = None if option is None else option.auc
-    return Choice(model, initial, basis, projection, schedule, releases, door, rate, spent, expected)
+    auc, error = (None, None) if expected is None else (expected.auc, expected.error)
+    return Choice(model, initial, basis, projection, schedule, releases, door, rate, spent, auc, error)
 
 
-def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
-    """Return the best way to release at a budget, among what the settings leave open."""
+def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
+    """Return what is expected of the best way to release at a budget."""
+    return expect(rehearsal, prefer(options(at, privacy, rehearsal), at.model.size)[1])
+
+
+def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
+    """Return the ways to release at a budget that the settings leave open."""
     settings = at.settings
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
@@ -149,10 +158,10 @@ def best_option(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Option:
         candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
         candidates = [fixed]
-    options = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
-    if not options:
+    found = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
+    if not found:
         raise no_laplace(settings, privacy)
-    return prefer(options, at.model.size)
+    return found
 
 
 def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:

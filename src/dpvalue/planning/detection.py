@@ -109,19 +109,52 @@ def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> floa
     return (auc - 0.5) / (ceiling(epsilon, neighbours) - 0.5)
 
 
-def expected_auc(clean: Floats, bad: Floats, law: str, scale: float) -> float:
+def expected_auc(
+    clean: Floats, bad: Floats, law: str, scale: float | Floats, bad_scale: float | Floats | None = None
+) -> float:
     """Return the expected AUC when noise of a law and scale is added to scores of clean and of bad units.
 
-    Exact in the noise: the mean over all pairs of P(clean score + noise > bad score + noise).
+    Exact in the noise: the mean over all pairs of P(clean score + noise > bad score + noise). Scales may be one number
+    or one per score; `bad_scale` is that of the bad ones where it differs.
     """
+    return float(pairwise_auc(clean, bad, law, scale, scale if bad_scale is None else bad_scale).mean())
+
+
+def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, bad_scale: float | Floats) -> Floats:
+    """Return P(clean score + noise > bad score + noise) for each pair, (clean, bad); ties count half."""
     shift = np.subtract.outer(clean, bad)
-    if scale == 0:
-        return float((np.sign(shift) / 2 + 0.5).mean())
-    shift /= scale
+    if isinstance(scale, float) and isinstance(bad_scale, float) and scale == bad_scale > 0:  # as most often
+        shift /= scale
+        if law == "gaussian":
+            return np.asarray(torch.special.ndtr(torch.from_numpy(shift / sqrt(2))).numpy())
+        tail = np.asarray(_laplace_tail(np.abs(shift)))
+        return np.where(shift > 0, 1 - tail, tail)
+    first = np.broadcast_to(np.asarray(scale, dtype=float), clean.shape)[:, None]
+    second = np.broadcast_to(np.asarray(bad_scale, dtype=float), bad.shape)[None, :]
+    if not (first > 0).all() or not (second > 0).all():
+        if (first > 0).any() or (second > 0).any():
+            raise DpvalueError("scales of noise must be all zero or all positive")
+        return np.asarray(np.sign(shift) / 2 + 0.5)
     if law == "gaussian":
-        return float(torch.special.ndtr(torch.from_numpy(shift / sqrt(2))).mean())
-    tail = _laplace_tail(np.abs(shift))
-    return float(np.where(shift > 0, 1 - tail, tail).mean())
+        return np.asarray(torch.special.ndtr(torch.from_numpy(shift / np.hypot(first, second))).numpy())
+    tail = _laplace_tails(np.abs(shift), first, second)
+    return np.where(shift > 0, 1 - tail, tail)
+
+
+def _laplace_tails(shift: Floats, first: Floats, second: Floats) -> Floats:
+    """P(L - L' > shift) for Laplace variables of two scales and shift >= 0.
+
+    (a^2 e^(-t/a) - b^2 e^(-t/b)) / (2 (a^2 - b^2)); where the scales a and b are as good as equal, that is 0 / 0, and
+    the formula of equal scales is used.
+    """
+    middle = np.sqrt(first * second)
+    tail = np.asarray(_laplace_tail(shift / middle))
+    differ = np.abs(first - second) > 1e-3 * middle
+    if not differ.any():
+        return tail
+    a, b = np.where(differ, first, 2.0), np.where(differ, second, 1.0)
+    apart = (a**2 * np.exp(-shift / a) - b**2 * np.exp(-shift / b)) / (2 * (a**2 - b**2))
+    return np.where(differ, apart, tail)
 
 
 def _laplace_tail(shift: Floats | float) -> Floats | float:

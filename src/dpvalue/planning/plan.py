@@ -8,26 +8,23 @@ from math import sqrt
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 
 from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
-from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.choice import Choice, Setting, best_option, choose, no_laplace
+from dpvalue.planning.choice import Setting, choose, expected_at, no_laplace
+from dpvalue.planning.costs import costs
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
-from dpvalue.planning.plan_page import Plan
+from dpvalue.planning.expectation import Expectation
+from dpvalue.planning.plan_page import CAN_WORK, TOO_VAGUE, Plan
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
-from dpvalue.valuation.replay import LEAST_WALKS
 from dpvalue.valuation.run import open_setting
 
-CANNOT_WORK, CAN_WORK = 0.6, 0.7
 _EPSILONS = 0.01, 1000.0
-_TIMED = 64
 
 
 @shows_settings()
@@ -117,7 +114,7 @@ def _without_data(
     needed = None
     if auc is not None and privacy.unit == "party":
         needed = epsilon_of_ceiling(auc, privacy.neighbours)
-    return Plan(
+    made = Plan(
         privacy=privacy,
         parties=n,
         units=int(np.median(units)),
@@ -130,22 +127,26 @@ def _without_data(
         **ceilings,
         projection=fixed,
         expected_auc=None,
+        expected_error=None,
         wanted_auc=auc,
         epsilon_needed=needed,
         table_bytes=table,
         memory_bytes=None if table is None else TABLES * table,
         seconds=None,
-        advice=_advice(privacy, epsilon, ceilings["ceiling"], None, works_at, None),
+        value_seconds=None,
+        advice="",
     )
+    return replace(made, advice=advice(made, works_at, None))
 
 
 def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
     began = time.perf_counter()
     rehearsal = at.rehearsal()
     choice = choose(at, rehearsal)
-    expected = choice.expected_auc
-    if expected is None:  # all directions at a given norm: nothing was chosen, so nothing was rehearsed
-        expected = best_option(at, privacy, rehearsal).auc
+    if choice.expected_auc is None or choice.expected_error is None:
+        expected = expected_at(at, privacy, rehearsal)  # all directions at a given norm: nothing had to be chosen
+    else:
+        expected = Expectation(choice.expected_auc, choice.expected_error)
     chosen_in = time.perf_counter() - began
     spent = choice.spent
     assert spent.epsilon is not None
@@ -154,14 +155,8 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
     ceilings = _ceilings(privacy, spent.epsilon, both)
     weights = choice.schedule.table_weights(at.settings.permutations)
     table = at.n * choice.model.size * choice.initial.element_size()
-    works_at = other_unit = None
-    if expected < CANNOT_WORK:
-        works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
-        if privacy.unit == "party" and np.median(at.sizes) > 1:
-            record = replace(privacy, unit="record")
-            inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
-            other_unit = best_option(inner, record, inner.rehearsal()).auc
-    return Plan(
+    taken = costs(at, choice, chosen_in)
+    made = Plan(
         privacy=privacy,
         parties=at.n,
         units=int(np.median(at.units)),
@@ -173,14 +168,24 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
         table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
         **ceilings,
         projection=choice.projection,
-        expected_auc=expected,
+        expected_auc=expected.auc,
+        expected_error=expected.error,
         wanted_auc=auc,
         epsilon_needed=None if auc is None else _epsilon_for(at, privacy, rehearsal, auc),
         table_bytes=table,
-        memory_bytes=TABLES * table,
-        seconds=_seconds(at, choice, chosen_in),
-        advice=_advice(privacy, spent.epsilon, ceilings["ceiling"], expected, works_at, other_unit),
+        memory_bytes=taken.memory_bytes,
+        seconds=taken.seconds,
+        value_seconds=taken.value_seconds,
+        advice="",
     )
+    works_at = other_unit = None
+    if made.cannot_work:
+        works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
+        if privacy.unit == "party" and np.median(at.sizes) > 1:
+            record = replace(privacy, unit="record")
+            inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
+            other_unit = expected_at(inner, record, inner.rehearsal()).auc
+    return replace(made, advice=advice(made, works_at, other_unit))
 
 
 def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> dict[str, Guarantee | None]:
@@ -212,7 +217,7 @@ def _epsilon_for(at: Setting, privacy: Privacy, rehearsal: Rehearsal, wanted: fl
 
     def reaches(epsilon: float) -> bool:
         budget = replace(privacy, epsilon=epsilon, accounting="composition")
-        return best_option(at, budget, rehearsal).auc >= wanted
+        return expected_at(at, budget, rehearsal).auc >= wanted
 
     low, high = _EPSILONS
     if not reaches(high):
@@ -223,46 +228,32 @@ def _epsilon_for(at: Setting, privacy: Privacy, rehearsal: Rehearsal, wanted: fl
     return high
 
 
-def _seconds(at: Setting, choice: Choice, chosen_in: float) -> tuple[float, float]:
-    """From the least to the most time: what choosing took, and what evaluations and gradients take on public rows."""
-    evaluate = Evaluator(at.public, choice.model, at.settings.engine)
-    models = choice.initial.expand(_TIMED, -1) + 0.0
-    evaluate(models)
-    began = time.perf_counter()
-    evaluate(models)
-    each = (time.perf_counter() - began) / _TIMED
-    x, y = choice.model.inputs(at.public.x[:_TIMED]), choice.model.targets(at.public.y[:_TIMED])
-    began = time.perf_counter()
-    choice.model.gradients(models[: len(x)], x[:, None], y[:, None], torch.ones(len(x), 1).to(models))
-    gradient = (time.perf_counter() - began) / len(x)
-    permutations, (rounds, probes) = at.settings.permutations, choice.schedule.shape(at.settings.permutations)
-    fixed = chosen_in + at.n * rounds * probes * gradient * max(1.0, float(np.mean(at.sizes)))
-    first = choice.schedule.first_valued(permutations)
-    least = min(LEAST_WALKS, permutations) if choice.schedule.kind == "replay" else permutations - first
-    return fixed + at.n * least * each, fixed + at.n * (permutations - first) * each
+def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> str:
+    """Return whether the budget can work, in a sentence or two.
 
-
-def _advice(
-    privacy: Privacy,
-    epsilon: float,
-    limit: float,
-    expected: float | None,
-    works_at: float | None,
-    other_unit: float | None,
-) -> str:
-    """Whether the budget can work, in a sentence or two."""
-    budget = f"epsilon = {epsilon:.4g} per {privacy.unit}"
-    reach = limit if expected is None else expected
-    if expected is None and privacy.unit != "party":
-        return f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
-    if reach >= CAN_WORK:
-        return (
-            f"{budget} can work."
-            if expected is not None
-            else f"{budget} is not ruled out; give a utility to see what it finds."
-        )
-    if reach >= CANNOT_WORK:
-        return f"{budget} is weak: good for screening many parties, not for judging one."
+    Args:
+        planned: all other numbers of the plan.
+        works_at: the epsilon at which AUC 0.75 is expected, infinite if out of reach.
+        other_unit: the AUC that is expected if records are protected instead.
+    """
+    privacy, expected, error = planned.privacy, planned.expected_auc, planned.expected_error
+    budget = f"epsilon = {planned.epsilon:.4g} per {privacy.unit}"
+    if not planned.cannot_work:
+        if expected is None and privacy.unit != "party":
+            return (
+                f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
+            )
+        if planned.too_few:
+            return (
+                f"Whether {budget} can work cannot be told: the public rows are too few, with an error of {error:.2f} "
+                f"where {TOO_VAGUE} would do. Give more of them."
+            )
+        reach = planned.ceiling if expected is None else expected
+        if reach < CAN_WORK:
+            return f"{budget} is weak: good for screening many parties, not for judging one."
+        if expected is None:
+            return f"{budget} is not ruled out; give a utility to see what it finds."
+        return f"{budget} can work."
     text = f"{budget} cannot work: values would be close to random."
     if works_at == float("inf"):
         text += " No epsilon gives AUC 0.75 with this utility and model."

@@ -9,6 +9,9 @@ from dpvalue.planning.projection import Projection
 from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.releasing.schedule import Schedule
 
+CANNOT_WORK, CAN_WORK = 0.6, 0.7
+TOO_VAGUE = 0.05  # a standard error of the expected AUC above which public rows are too few to tell
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -31,12 +34,16 @@ class Plan:
         projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
         expected_auc: how well corrupted parties (a wrong label; of a party of many records, half of its labels) are
             expected to be found, by rehearsal on the utility's rows.
+        expected_error: its standard error: what other public rows, as many, might have said.
         wanted_auc: what was asked for.
         epsilon_needed: the epsilon at which it is expected, infinite if out of reach; without a utility, below which
             the ceiling rules it out (None for records and persons, of which many speak for a party).
         table_bytes: size of the table, if the number of parameters or a utility was given.
-        memory_bytes: the table and the sums it is made from.
-        seconds: from the least permutations to all of them, measured on the utility's rows.
+        memory_bytes: of the whole process of `dpvalue run` at its peak; without a utility, the table and the sums that
+            it is made from.
+        seconds: of `dpvalue run`, from choosing to the report: as expected, and if all permutations are walked; timed
+            on the utility's rows.
+        value_seconds: of `dpvalue.value` alone, as expected: without errors due to noise, curves and report.
         advice: whether the budget can work, and what would.
     """
 
@@ -54,11 +61,13 @@ class Plan:
     laplace_ceiling: float | None
     projection: Projection | None
     expected_auc: float | None
+    expected_error: float | None
     wanted_auc: float | None
     epsilon_needed: float | None
     table_bytes: int | None
     memory_bytes: int | None
     seconds: tuple[float, float] | None
+    value_seconds: float | None
     advice: str
 
     @property
@@ -72,6 +81,24 @@ class Plan:
         if self.expected_auc is None or self.privacy.unit != "party":
             return None
         return efficiency(self.expected_auc, self.epsilon, self.privacy.neighbours)
+
+    @property
+    def too_few(self) -> bool:
+        """Whether the public rows are too few to tell what to expect: the standard error is above 0.05."""
+        return self.expected_error is not None and self.expected_error > TOO_VAGUE
+
+    @property
+    def cannot_work(self) -> bool:
+        """Whether the budget cannot work, for sure: even two standard errors above what is expected is below 0.6.
+
+        Of parties protected as a whole the ceiling may rule it out too, with or without a utility. Where the public
+        rows are too few to tell, and the ceiling does not, it is False.
+        """
+        if self.privacy.unit == "party" and self.ceiling < CANNOT_WORK:
+            return True
+        if self.expected_auc is None or self.expected_error is None or self.too_few:
+            return False
+        return self.expected_auc + 2 * self.expected_error < CANNOT_WORK
 
     def __str__(self) -> str:
         unit = self.privacy.unit
@@ -101,13 +128,20 @@ class Plan:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
             what = "half of the labels wrong" if self.records > 1 else "the label wrong"
-            lines.append(f"finding parties with {what}: expected AUC {self.expected_auc:.3f}{share}; released: {where}")
+            error = "" if self.expected_error is None else f" ± {self.expected_error:.2g}"
+            lines.append(
+                f"finding parties with {what}: expected AUC {self.expected_auc:.3f}{error}{share}; released: {where}"
+            )
         if self.wanted_auc is not None:
             lines.append(self._needed())
         if self.table_bytes is not None and self.memory_bytes is not None:
-            lines.append(f"table {_size(self.table_bytes)}, about {_size(self.memory_bytes)} of memory")
-        if self.seconds is not None:
-            lines.append(f"time: about {self.seconds[0]:.2g} s, at most {self.seconds[1]:.2g} s")
+            whole = "" if self.expected_auc is None else ", the whole process"
+            lines.append(f"table {_size(self.table_bytes)}, about {_size(self.memory_bytes)} of memory{whole}")
+        if self.seconds is not None and self.value_seconds is not None:
+            lines.append(
+                f"time: about {self.seconds[0]:.2g} s, at most {self.seconds[1]:.2g} s, with errors and report; values "
+                f"alone about {self.value_seconds:.2g} s"
+            )
         return "\n".join([*lines, self.advice])
 
     def _releases(self) -> str:

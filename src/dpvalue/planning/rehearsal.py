@@ -12,28 +12,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from dpvalue.arrays import Array, Floats
-from dpvalue.data.rows import party_rows
+from dpvalue.arrays import Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
-from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
-from dpvalue.models.training import train
-from dpvalue.planning.detection import expected_auc
-from dpvalue.planning.projection import Basis, Projection, make_basis, mean_gradient, path_basis
+from dpvalue.models import REGRESSION, Model
+from dpvalue.planning.crowd import Crowd, Way, make_crowd
+from dpvalue.planning.folds import STEPS, Fold, Sketch, Sketches, make_folds
+from dpvalue.planning.projection import Projection
 from dpvalue.privacy.mechanism import Mechanism, Scale
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.streams import Purpose, stream
 
-STEPS = (16, 64, 256, 1024)
-_FOLDS = {True: 4, False: 2}  # of linear models, which train in no time, and of others
-_UNITS = {True: 1024, False: 384}
-_MOST_TOGETHER = 64  # rows of a unit, units of a stand-in, and gradients held at once
-_STAND_INS = 256
-_QUANTILES = (np.arange(48) + 0.5) / 48
 _CENTRES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 _WIDTHS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.7)
 _NORMS = (0.1, 0.25, 0.5, 0.75)
@@ -45,38 +35,24 @@ _SINGULAR = 16
 class Option:
     """One way to release, and the AUC that it is expected to have, fold by fold and on average.
 
-    `projection` None is all d directions.
+    `projection` None is all d directions. `ways` are the clipping rule, norm and centre that are best on the other
+    folds; `door` has a norm of 1. `places` are the numbers of the folds, which may lack some.
     """
 
     projection: Projection | None
-    law: str
+    door: Mechanism
     clip: float
     rule: str
     scale: Scale
     folds: tuple[float, ...]
     auc: float
+    ways: tuple[Way, ...]
+    places: tuple[int, ...] = ()
 
-
-@dataclass(frozen=True)
-class Sketch:
-    """What is needed of units: the component of each one's gradient that raises its value, and the gradient's length.
-
-    With one direction the length is the absolute value of the component.
-    """
-
-    score: Floats
-    length: Floats
-
-    def contribution(self, rule: str, clip: float, centre: float) -> Floats:
-        """Return the component of what is released, less the centre (which is for one direction only)."""
-        score, length = self.score, self.length
-        if centre:
-            score, length = score - centre, np.abs(score - centre)
-        excess = length / clip if rule == "normalise" else np.maximum(length / clip, 1.0)
-        return np.divide(score, excess, out=np.zeros_like(score), where=np.isfinite(excess) & (excess > 0))
-
-
-Sketches = tuple[Sketch, Sketch]  # of clean and of planted units
+    @property
+    def law(self) -> str:
+        """Which noise is added."""
+        return self.door.law
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,8 +63,8 @@ class Rehearsal:
         model: as it will be valued.
         initial: its initial parameters.
         public: the public set.
-        rows: how many rows a protected unit has, typically.
-        units: how many protected units a party has, typically.
+        sizes: the parties' public numbers of rows.
+        units: their public numbers of protected units.
         engine: where to compute.
         seed: of folds and planted labels.
     """
@@ -96,11 +72,11 @@ class Rehearsal:
     model: Model
     initial: Tensor
     public: PublicSet
-    rows: int
-    units: int
+    sizes: Ints
+    units: Ints
     engine: Local
     seed: int
-    _sketches: dict[Projection | None, list[Sketches]] = field(default_factory=dict, init=False, repr=False)
+    _sketches: dict[Projection | None, dict[int, Sketches]] = field(default_factory=dict, init=False, repr=False)
 
     def candidates(self) -> list[Projection | None]:
         """Return the projections worth trying; None, all directions, among them."""
@@ -135,14 +111,16 @@ class Rehearsal:
             single = projection is not None and projection.m == 1
             for door in doors:
                 if single or door.law == "gaussian":
-                    found.append(self.fit(projection, self.sketches(projection), door, clip, rule))
+                    sketches = self.sketches(projection)
+                    option = self.fit(projection, list(sketches.values()), door, clip, rule)
+                    found.append(replace(option, places=tuple(sketches)))
         return found
 
     def loss_options(self, doors: list[Mechanism]) -> list[Option]:
         """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
         found = []
         for steps in STEPS:
-            sketches = [fold.losses(steps) for fold in self._folds]
+            sketches = [fold.losses(steps) for fold in self.folds]
             found += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
         return found
 
@@ -170,42 +148,30 @@ class Rehearsal:
         else:
             norms = np.quantile(np.concatenate([clean.length, bad.length]), _NORMS).tolist()
         norms = [norm if norm > 0 else 1.0 for norm in norms]
-        scale = float(door.noise_scale(torch.tensor([self.units]))[0])
         grid = [
             (how, norm, centre)
             for how in (("flat", "normalise") if rule is None else (rule,))
             for norm in (norms[:1] if how == "normalise" else norms)
             for centre in centres
         ]
-        aucs = np.array([[self._auc(pair, way, door.law, scale) for pair in sketches] for way in grid])
+        aucs = np.array([[self.crowd.auc(pair, way, door) for pair in sketches] for way in grid])
         how, norm, centre = grid[int(aucs.mean(1).argmax())]
         others = aucs.sum(1, keepdims=True) - aucs if len(sketches) > 1 else aucs
-        folds = aucs[others.argmax(0), np.arange(len(sketches))]
+        elsewhere = others.argmax(0)
+        folds = aucs[elsewhere, np.arange(len(sketches))]
         best = Option(
-            projection, door.law, norm, how, Scale(centre, centre), tuple(folds.tolist()), float(folds.mean())
-        )
+            projection, door, norm, how, Scale(centre, centre), tuple(folds.tolist()), float(folds.mean()),
+            tuple(grid[way] for way in elsewhere),
+        )  # fmt: skip
         return replace(best, scale=_calibrated(best, clean, bad)) if single else best
 
-    def _auc(self, pair: Sketches, way: tuple[str, float, float], law: str, scale: float) -> float:
-        clean, bad = (one.contribution(*way) for one in pair)
-        return expected_auc(*self._parties(clean, bad), law, scale * way[1])
-
-    def _parties(self, clean: Floats, bad: Floats) -> tuple[Floats, Floats]:
-        """Quantiles of what clean and corrupted parties would release; half of a corrupted one's units are planted."""
-        units = min(self.units, _MOST_TOGETHER)
-        if units > 1:
-            some = stream(self.seed, Purpose.PLANTING, 1).integers(len(clean), size=(2, _STAND_INS, units))
-            spoilt = np.where(np.arange(units) < (units + 1) // 2, bad[some[1]], clean[some[1]])
-            clean, bad = clean[some[0]].mean(1), spoilt.mean(1)
-        return np.quantile(clean, _QUANTILES), np.quantile(bad, _QUANTILES)
-
-    def sketches(self, projection: Projection | None) -> list[Sketches]:
-        """Return the sketches of clean and of planted units, of each fold whose rows span the projection."""
+    def sketches(self, projection: Projection | None) -> dict[int, Sketches]:
+        """Return the sketches of clean and of planted units, by the number of the fold, where its rest spans it."""
         if projection not in self._sketches:
-            found, refused = [], None
-            for fold in self._folds:
+            found, refused = {}, None
+            for place, fold in enumerate(self.folds):
                 try:
-                    found.append(fold.sketches(projection))
+                    found[place] = fold.sketches(projection)
                 except DpvalueError as error:  # a fold may lack a class
                     refused = error
             if refused is not None and not found:
@@ -214,79 +180,18 @@ class Rehearsal:
         return self._sketches[projection]
 
     @cached_property
-    def _folds(self) -> list[_Fold]:
-        x, y = self.public.x, self.public.y
-        linear = isinstance(self.model, Linear)
-        generator = stream(self.seed, Purpose.PLANTING)
-        count = min(_FOLDS[linear], len(x))
-        planted = torch.from_numpy(_wrong_labels(y.cpu().numpy(), self.model.task, generator)).to(y)
-        rows, made = min(self.rows, _MOST_TOGETHER), []
-        for held in np.array_split(generator.permutation(len(x)), count):
-            rest = torch.from_numpy(np.setdiff1d(np.arange(len(x)), held)).to(x.device)
-            many = min(_UNITS[linear] // count, len(held) if rows == 1 else _STAND_INS)
-            drawn = held[:many, None] if rows == 1 else generator.choice(held, (many, rows))
-            chosen = torch.from_numpy(drawn.flatten()).to(x.device)
-            # A unit that is the whole party is corrupted by half of its rows, one of many units by all of them.
-            share = (rows + 1) // 2 if self.units == 1 else rows
-            wrong = torch.from_numpy(np.tile(np.arange(rows) < share, many)).to(x.device)
-            labels = y[chosen], torch.where(wrong, planted[chosen], y[chosen])
-            made.append(_Fold(self, rest, chosen, labels, rows))
-        return made
-
-
-class _Fold:
-    """The public rows that directions are made from (`rest`); units of the others, clean and with planted labels."""
-
-    def __init__(self, of: Rehearsal, rest: Tensor, chosen: Tensor, labels: tuple[Tensor, Tensor], rows: int) -> None:
-        self._of, self._labels, self._rows = of, labels, rows
-        self._units = of.public.x[chosen]
-        self._x, self._y = of.model.inputs(of.public.x[rest]), of.model.targets(of.public.y[rest])
+    def folds(self) -> list[Fold]:
+        """The folds of the public set; a unit that is a whole party has the sizes that the parties have."""
+        whole = self.units.max(initial=1) <= 1
+        rows = self.sizes if whole else np.maximum(1, self.sizes // np.maximum(self.units, 1))
+        if not whole:
+            rows = np.full(1, int(np.median(rows)))
+        return make_folds(self.model, self.initial, self.public, rows, whole, self.engine, self.seed)
 
     @cached_property
-    def _trained(self) -> dict[int, Tensor]:
-        of = self._of
-        return dict(zip(STEPS, train(of.model, of.initial, self._x, self._y, STEPS, of.seed), strict=True))
-
-    def _basis(self, projection: Projection) -> Basis:
-        of = self._of
-        if projection.source == "path" and projection.m == 1 and projection.steps in STEPS:
-            return path_basis(projection, of.initial, [self._trained[projection.steps]])
-        return make_basis(projection, of.model, of.initial, self._x, self._y, of.seed)
-
-    def sketches(self, projection: Projection | None) -> Sketches:
-        """Return the sketches of the clean and of the planted units."""
-        model, origin = self._of.model, self._of.initial
-        points, shares = origin[None], origin.new_ones(1)
-        uphill = None
-        if projection is not None:
-            basis = self._basis(projection)
-            model, origin = projected(model, basis.origin, basis.vectors), basis.origin
-            points, shares = basis.points, basis.shares
-            uphill = basis.vectors
-        towards = origin.new_ones(1)
-        if uphill is None or model.size > 1:
-            gradient = mean_gradient(self._of.model, origin, self._x, self._y)
-            gradient = gradient if uphill is None else uphill @ gradient
-            towards = gradient / gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
-        clean, planted = (self._sketch(model, points, shares, towards, labels) for labels in self._labels)
-        return clean, planted
-
-    def losses(self, steps: int) -> Sketches:
-        """Return the sketches of negated losses under the model trained for so long."""
-        model, one = FixedModelLoss(self._of.model, self._trained[steps]), self._of.initial.new_ones(1)
-        clean, planted = (self._sketch(model, model.initial(0)[None], one, one, labels) for labels in self._labels)
-        return clean, planted
-
-    def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
-        sizes = np.full(len(labels) // self._rows, self._rows)
-        units = party_rows(self._units.cpu().numpy(), labels.cpu().numpy(), sizes, points.dtype, points.device)
-        contributions = Contributions(model, units, Mechanism(None, 0.0, "party", "zero_out"), self._of.engine)
-        score, length = [], []
-        for who in torch.arange(contributions.n, device=points.device).split(_MOST_TOGETHER):
-            gradients = contributions.along(points, shares, who).to(torch.float64)
-            score.append(gradients @ towards.to(torch.float64))
-            length.append(gradients.norm(dim=1))
-        return Sketch(_finite(torch.cat(score)), _finite(torch.cat(length)))
+    def crowd(self) -> Crowd:
+        """The parties' numbers of units, and which units speak for a party."""
+        return make_crowd(self.units, self.seed)
 
 
 def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
@@ -308,22 +213,22 @@ def _joined(parts: tuple[Sketch, ...]) -> Sketch:
     return Sketch(np.concatenate([part.score for part in parts]), np.concatenate([part.length for part in parts]))
 
 
-def prefer(options: list[Option], size: int) -> Option:
+def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:
     """Return the option that is expected to find most, or one of more directions that finds 98% of it.
 
-    More directions show redundancy between parties, which one number per party cannot. The AUC of the option that is
-    returned is the mean over folds of what would have been preferred on the other folds: the winner of many is a
-    little lucky, and should not be believed.
+    More directions show redundancy between parties, which one number per party cannot. With it, for each fold, what
+    would have been preferred on the other folds: the winner of many is a little lucky, and should not be believed.
     """
-    folds = len(options[0].folds)
     chosen = _preferred(options, [option.auc for option in options], size)
-    if folds < 2 or any(len(option.folds) != folds for option in options):
-        return chosen
-    honest = []
+    folds = len(chosen.folds)
+    rivals = [option for option in options if (len(option.folds), option.places) == (folds, chosen.places)]
+    if folds < 2:
+        return chosen, [chosen] * folds
+    elsewhere = []
     for fold in range(folds):
-        others = [(sum(option.folds) - option.folds[fold]) / (folds - 1) for option in options]
-        honest.append(_preferred(options, others, size).folds[fold])
-    return replace(chosen, auc=float(np.mean(honest)))
+        others = [(sum(option.folds) - option.folds[fold]) / (folds - 1) for option in rivals]
+        elsewhere.append(_preferred(rivals, others, size))
+    return chosen, elsewhere
 
 
 def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:
@@ -332,17 +237,3 @@ def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:
     if best <= 0.5:
         pairs = list(zip(options, aucs, strict=True))
     return max(pairs, key=lambda pair: (size if pair[0].projection is None else pair[0].projection.m, pair[1]))[0]
-
-
-def _wrong_labels(y: Array, task: str, generator: np.random.Generator) -> Array:
-    """Another class for each row, drawn evenly from the others; for regression another row's number."""
-    if task == REGRESSION:
-        return np.asarray(y[(np.arange(len(y)) + generator.integers(1, max(2, len(y)), len(y))) % len(y)])
-    classes = np.unique(y)
-    place = np.searchsorted(classes, y)
-    return np.asarray(classes[(place + generator.integers(1, len(classes), len(y))) % len(classes)])
-
-
-def _finite(numbers: Tensor) -> Floats:
-    found: Floats = numbers.nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
-    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+import numpy as np
 import torch
 
 from dpvalue.arrays import Floats
@@ -13,7 +14,8 @@ from dpvalue.data.utility import as_utility
 from dpvalue.models import FixedModelLoss
 from dpvalue.models.training import train
 from dpvalue.planning.choice import Choice, Setting, mechanisms
-from dpvalue.planning.rehearsal import STEPS, prefer
+from dpvalue.planning.folds import STEPS
+from dpvalue.planning.rehearsal import prefer
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, guarantee, warn_if_delta_is_large
 from dpvalue.privacy.mechanism import mechanism
@@ -87,10 +89,11 @@ def _choose(at: Setting) -> Choice:
     settings, privacy = at.settings, at.settings.privacy
     steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
     if privacy is not None:
-        best = prefer(at.rehearsal().loss_options(mechanisms(settings, privacy, at.n)), 1)
+        best, elsewhere = prefer(at.rehearsal().loss_options(mechanisms(settings, privacy, at.n)), 1)
         assert best.projection is not None
         assert best.projection.steps is not None
-        steps, expected = best.projection.steps, best.auc
+        steps = best.projection.steps
+        expected = float(np.mean([option.folds[fold] for fold, option in enumerate(elsewhere)]))
         multiplier = privacy.noise_multiplier(1, at.n, best.law)
         door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
     fast, ledger = settings.noise == "fast", settings.ledger_terms

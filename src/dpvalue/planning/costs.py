@@ -1,0 +1,211 @@
+"""What a run takes, in seconds and bytes: pieces of it are done on public stand-ins, timed, and scaled up.
+
+Included is what `dpvalue run` does after the plan: choosing again, reading and encoding rows, the releases with secure
+noise, the walks until the tolerance is met, the walks behind `noise_std`, curves and report.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.data.rows import PartyRows, party_rows
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.engine.local import TABLES
+from dpvalue.engine.walks import Walker
+from dpvalue.planning.choice import Choice, Setting
+from dpvalue.privacy.noise import noise_source
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.interleaved import InterleavedReleases
+from dpvalue.releasing.rounds import RoundReleases
+from dpvalue.streams import Purpose, permutations, stream
+from dpvalue.valuation.estimates import Estimator
+from dpvalue.valuation.replay import LEAST_WALKS
+from dpvalue.valuation.semivalues import semivalues
+
+_STAND_INS, _MOST_ROWS = 256, 4096
+_TRIAL_WALKS, _SEQUENTIAL_STAND_INS = 16, 32
+_CELL = 2e-6, 48.0  # seconds and bytes that reading and encoding a cell takes: text, numbers, tensors and their copies
+_PARTY_BYTES = 6000  # coalitions of curves, marginals, names and lines of the report
+_PARTY_SECONDS = 1e-4  # the same in seconds: mostly the report
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a run is expected to take.
+
+    Attributes:
+        seconds: of `dpvalue run`: expected, and if all permutations are walked.
+        value_seconds: of `dpvalue.value`, which makes no errors due to noise, curves or report: expected.
+        memory_bytes: of the whole process at its peak.
+    """
+
+    seconds: tuple[float, float]
+    value_seconds: float
+    memory_bytes: int
+
+
+def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
+    """Return what a run is expected to take, from trials on public rows.
+
+    Formal guarantee: reads public rows and the parties' public sizes only.
+    """
+    n, most = at.n, at.settings.permutations
+    trial = _Trial(at, choice)
+    cells = float(at.sizes.sum()) * at.public.x[0].numel()
+    first = chosen_in + cells * _CELL[0]
+    if choice.schedule.kind == "replay":
+        each, walks = trial.walk(most)
+        value = first + trial.rounds() + each * walks
+        longest = value + each * (most - walks)
+    else:
+        each = trial.walk(1)[0]
+        value = longest = first + (trial.rounds() if choice.schedule.in_rounds else trial.interleaved())
+        walks = most - choice.schedule.first_valued(most)
+    draws = min(20, max(4, 200_000 // n))
+    after = each * draws * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
+    table = n * choice.model.size * choice.initial.element_size()
+    memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
+    return Costs((value + after, longest + after), value, int(memory))
+
+
+def peak_bytes() -> int:
+    """Return the most memory that this process has had so far; 0 where it cannot be told."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak * (1 if sys.platform == "darwin" else 1024))
+
+
+class _Trial:
+    """Pieces of a run, done with stand-ins for a few of the parties: public rows, as many as the parties have."""
+
+    def __init__(self, at: Setting, choice: Choice) -> None:
+        self._at, self._choice, self._engine = at, choice, at.settings.engine
+        self._generator = stream(at.settings.seed, Purpose.TUNING)
+        self._evaluate = Evaluator(at.public, choice.model, self._engine)
+        self._noise = noise_source(at.settings.noise, at.settings.seed)
+
+    def _contributions(self, most: int) -> tuple[Contributions, float]:
+        """Stand-ins for at most so many parties, and how many times the work of theirs that of all parties is."""
+        at = self._at
+        # A person's rows are many or one: each stand-in's are of different persons.
+        door = replace(self._choice.door, unit="record") if self._choice.door.unit == "person" else self._choice.door
+        sizes = np.maximum(at.sizes, 1)
+        few = self._generator.permutation(sizes)[: min(at.n, most)]
+        few = few[: max(1, int(np.searchsorted(few.cumsum(), _MOST_ROWS, "right")))]
+        rows = self._rows(np.minimum(few, _MOST_ROWS))
+        secure = at.settings.noise == "secure"
+        padded = at.n * int(sizes.max()) / (len(few) * int(np.minimum(few, _MOST_ROWS).max()))
+        return Contributions(self._choice.model, rows, door, self._engine, secure), padded
+
+    def _rows(self, sizes: np.ndarray) -> PartyRows:
+        public, initial = self._at.public, self._choice.initial
+        drawn = torch.from_numpy(self._generator.integers(len(public.x), size=sizes.sum())).to(public.x.device)
+        x, y = public.x[drawn].cpu().numpy(), public.y[drawn].cpu().numpy()
+        return party_rows(x, y, sizes, initial.dtype, initial.device)
+
+    def _walker(self, n: int) -> Walker:
+        """A walk of fewer parties goes as far with larger steps."""
+        rate = self._choice.learning_rate * self._at.n / n
+        return Walker(self._choice.model, self._choice.initial, rate, self._engine)
+
+    def rounds(self) -> float:
+        """Return the seconds that the releases of all parties take, made in rounds."""
+        contributions, times = self._contributions(_STAND_INS)
+        rounds, probes = self._choice.schedule.shape(self._at.settings.permutations)
+        releases = RoundReleases(
+            walker=self._walker(contributions.n),
+            contributions=contributions,
+            noise=self._noise,
+            seed=self._at.settings.seed,
+            rounds=rounds,
+            probes=probes,
+            points=self._choice.points,
+            shares=self._choice.shares,
+            deliver=lambda number, table, make: make(),
+        )
+        releases.run(_silent)  # the first time is slower
+        return times * _timed(lambda: releases.run(_silent))
+
+    def interleaved(self) -> float:
+        """Return the seconds that a schedule of the paper takes, releases and values together."""
+        schedule, most = self._choice.schedule, self._at.settings.permutations
+        contributions, times = self._contributions(_SEQUENTIAL_STAND_INS)
+        walks = min(most, max(_TRIAL_WALKS, schedule.block) if schedule.correlated else 10 * _TRIAL_WALKS)
+        estimator = Estimator(semivalues("shapley")[0], contributions.n, walks)
+        trial = InterleavedReleases(
+            walker=self._walker(contributions.n),
+            contributions=contributions,
+            noise=self._noise,
+            seed=self._at.settings.seed,
+            schedule=schedule,
+            permutations=walks,
+        )
+        return times * most / walks * _timed(lambda: trial.run(_silent, self._evaluate, estimator.add))
+
+    def walk(self, most: int) -> tuple[float, int]:
+        """Return the seconds of one walk of all parties over the final table, and how many walks meet the tolerance."""
+        table = self._table(min(self._at.n, _STAND_INS))
+        few = len(table)
+        estimator = Estimator(semivalues("shapley")[0], few)
+        orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
+        walker = self._walker(few)
+        walker.marginals(self._evaluate, table, orders[:1])
+
+        began = time.perf_counter()
+        marginals = walker.marginals(self._evaluate, table, orders)
+        walked = (time.perf_counter() - began) * self._at.n / few
+        estimator.add(orders, marginals)  # a few calls for each walk, however many parties there are
+        each = (walked + time.perf_counter() - began - walked * few / self._at.n) / LEAST_WALKS
+        return each, min(most, walks_needed(estimator, self._choice.schedule.tolerance))
+
+    def _table(self, count: int) -> Tensor:
+        """Rows of a table like the final one: clipped contributions of public rows, read after noise."""
+        choice, at = self._choice, self._at
+        picked = self._generator.permutation(at.n)[:count]
+        rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
+        door = replace(choice.door, unit="record" if choice.door.unit == "person" else choice.door.unit)
+        contributions = Contributions(choice.model, rows, door, self._engine)
+        clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
+        mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
+        scale = mixed * door.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
+        draw = self._generator.laplace if door.law == "laplace" else self._generator.normal
+        noise = torch.from_numpy(draw(0.0, scale, tuple(clipped.shape))).to(clipped)
+        return door.scale.read(clipped + noise).to(choice.initial)
+
+
+def walks_needed(estimator: Estimator, tolerance: float) -> int:
+    """Return after how many walks the largest standard error is likely to be under tolerance x the values' spread.
+
+    The spread of values from few walks is their own and that of their errors, which is taken off. The largest of many
+    errors that are estimated from few walks is large by chance: by how much if all were alike is taken off as well.
+    """
+    estimate = estimator.estimate
+    walks, square = int(estimate.counts.max()), np.square(estimate.std_errors)
+    by_chance = 1 + NormalDist().inv_cdf(1 - 1 / (1 + len(square))) * (2 / max(walks - 1, 1)) ** 0.5
+    largest = max(float(square.max()) / by_chance, float(square.mean()))
+    spread = float(np.var(estimate.values) - square.mean())
+    if not spread > 0:
+        return sys.maxsize
+    needed = walks * (largest / tolerance**2 - float(square.mean())) / spread
+    return int(LEAST_WALKS * max(1, np.ceil(needed / LEAST_WALKS)))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _silent(stage: str, done: int, total: int) -> None:
+    """Report nothing."""

@@ -1,0 +1,75 @@
+"""What is expected of the choice, stated with an error: scored on rows that neither trained nor chose it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+import numpy as np
+
+from dpvalue.arrays import Floats
+from dpvalue.planning.folds import Fold
+from dpvalue.planning.rehearsal import Option, Rehearsal
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """An expected AUC and its standard error, over the public rows that might have been drawn."""
+
+    auc: float
+    error: float
+
+
+def expect(rehearsal: Rehearsal, elsewhere: list[Option]) -> Expectation:
+    """Return the AUC to expect, from what would have been chosen on the other folds of each fold.
+
+    Formal guarantee: reads public rows and the parties' public sizes only.
+    """
+    folds: list[float] = []
+    variances: list[float] = []
+    for place, option in enumerate(elsewhere):
+        auc, variance = _fold(rehearsal, option, place)
+        folds.append(auc)
+        variances.append(variance)
+    return combined(folds, variances, sum(fold.distinct for fold in rehearsal.folds))
+
+
+def combined(folds: list[float], variances: list[float], distinct: int) -> Expectation:
+    """Return the mean over folds with its error.
+
+    The error is the larger of two estimates, from the rows of each fold and from how much folds differ. To it is added
+    what one more row, at which the choice would do no better than chance, could change: few rows that all agree prove
+    little.
+    """
+    count = len(folds)
+    auc = float(np.mean(folds))
+    within = float(np.sum(variances)) / count**2
+    between = float(np.var(folds, ddof=1)) / count if count > 1 else 0.25
+    unseen = (max(auc, 1 - auc) - 0.5) / max(distinct, 1)
+    return Expectation(auc, sqrt(max(within, between) + unseen**2))
+
+
+def _fold(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, float]:
+    """The AUC on one fold, and its variance over the fold's rows."""
+    number, way = option.places[place], option.ways[place]
+    pair = rehearsal.sketches(option.projection)[number]
+    crowd, fold = rehearsal.crowd, rehearsal.folds[number]
+    if crowd.units.max() > 1:
+        return crowd.auc(pair, way, option.door, fine=True), 0.0
+    return over_pairs(crowd.matrix(pair, way, option.door), fold)
+
+
+def over_pairs(chances: Floats, fold: Fold) -> tuple[float, float]:
+    """Return the mean over pairs of different units, and its variance.
+
+    A row beside itself with another label is no pair that is met: of few rows, such pairs would be many. The variance
+    is that of the mean over rows, each of which is in pairs as a clean and as a corrupted one.
+    """
+    differ = fold.alike[:, None] != fold.alike[None, :]
+    if not differ.any():
+        return float(chances.mean()), 0.25
+    auc = float(chances[differ].mean())
+    off = np.where(differ, chances - auc, 0.0)
+    rows = off.sum(1) / np.maximum(differ.sum(1), 1) + off.sum(0) / np.maximum(differ.sum(0), 1)
+    groups = np.bincount(np.unique(fold.alike, return_inverse=True)[1], weights=rows)
+    return auc, float(np.square(groups).sum() / max(len(rows), 1) ** 2)

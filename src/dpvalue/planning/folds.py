@@ -1,0 +1,235 @@
+"""The public set, cut into folds: directions come from all rows but a fold's, stand-ins for units from the fold.
+
+Rows with equal features stay in one fold: a copy of a row that was trained on would be found too easily. Stand-ins are
+made twice, once with their own labels and once with planted wrong ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Array, Floats, Ints
+from dpvalue.data.rows import party_rows
+from dpvalue.data.utility import PublicSet
+from dpvalue.engine.local import Local
+from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
+from dpvalue.models.training import train, train_together
+from dpvalue.planning.projection import Basis, Projection, make_basis, mean_gradient, path_basis
+from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.streams import Purpose, stream
+
+STEPS = (16, 64, 256, 1024)
+MOST_TOGETHER = 64  # rows of a unit, units of a stand-in, and gradients held at once
+STAND_INS = 256
+_FOLDS = {True: 4, False: 2}  # of linear models, which train in no time, and of others
+_FOLDS_OF_FEW, _FEW = 8, 64  # of fewer rows more folds: each must leave most of them to train on
+_UNITS = {True: 1024, False: 384}
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """What is needed of units: the component of each one's gradient that raises its value, and the gradient's length.
+
+    With one direction the length is the absolute value of the component.
+    """
+
+    score: Floats
+    length: Floats
+
+    def contribution(self, rule: str, clip: float, centre: float) -> Floats:
+        """Return the component of what is released, less the centre (which is for one direction only)."""
+        score, length = self.score, self.length
+        if centre:
+            score, length = score - centre, np.abs(score - centre)
+        excess = length / clip if rule == "normalise" else np.maximum(length / clip, 1.0)
+        return np.divide(score, excess, out=np.zeros_like(score), where=np.isfinite(excess) & (excess > 0))
+
+
+Sketches = tuple[Sketch, Sketch]  # of clean and of planted units
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """The rows that directions are made from (`rest`), and units of the others (`drawn`), clean and planted.
+
+    Attributes:
+        model: as it will be valued.
+        initial: its initial parameters.
+        public: the whole public set.
+        rest: the rows that directions are made from.
+        drawn: the rows of the stand-ins for units, one after the other.
+        rows: how many of them each unit has.
+        labels: of the drawn rows: their own, and with planted wrong ones.
+        alike: a label per unit; units with the same label are the same rows, and no pair to be told apart.
+        distinct: how many different rows were held out.
+        engine: where to compute.
+        seed: of the training.
+        together: all folds, which are trained at once.
+    """
+
+    model: Model
+    initial: Tensor
+    public: PublicSet
+    rest: Tensor
+    drawn: Tensor
+    rows: Ints
+    labels: tuple[Tensor, Tensor]
+    alike: Ints
+    distinct: int
+    engine: Local
+    seed: int
+    together: list[Fold] = field(repr=False)
+
+    @cached_property
+    def x(self) -> Tensor:
+        """The rows to train on, as the model takes them."""
+        return self.model.inputs(self.public.x[self.rest])
+
+    @cached_property
+    def y(self) -> Tensor:
+        """Their labels."""
+        return self.model.targets(self.public.y[self.rest])
+
+    @cached_property
+    def trained(self) -> dict[int, Tensor]:
+        """The models trained on the rest of the public set, by steps."""
+        return _trained(self.together)[self.together.index(self)]
+
+    def basis(self, projection: Projection) -> Basis:
+        """Return the directions that the rest of the public set gives."""
+        if projection.source == "path" and projection.m == 1 and projection.steps in STEPS:
+            return path_basis(projection, self.initial, [self.trained[projection.steps]])
+        return make_basis(projection, self.model, self.initial, self.x, self.y, self.seed)
+
+    def sketches(self, projection: Projection | None) -> Sketches:
+        """Return the sketches of the clean and of the planted units."""
+        model, origin = self.model, self.initial
+        points, shares = origin[None], origin.new_ones(1)
+        uphill = None
+        if projection is not None:
+            basis = self.basis(projection)
+            model, origin = projected(model, basis.origin, basis.vectors), basis.origin
+            points, shares = basis.points, basis.shares
+            uphill = basis.vectors
+        towards = origin.new_ones(1)
+        if uphill is None or model.size > 1:
+            gradient = mean_gradient(self.model, origin, self.x, self.y)
+            gradient = gradient if uphill is None else uphill @ gradient
+            towards = gradient / gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
+        clean, planted = (self._sketch(model, points, shares, towards, labels) for labels in self.labels)
+        return clean, planted
+
+    def losses(self, steps: int) -> Sketches:
+        """Return the sketches of negated losses under the model trained for so long."""
+        model, one = FixedModelLoss(self.model, self.trained[steps]), self.initial.new_ones(1)
+        clean, planted = (self._sketch(model, model.initial(0)[None], one, one, labels) for labels in self.labels)
+        return clean, planted
+
+    def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
+        features = self.public.x[self.drawn].cpu().numpy()
+        units = party_rows(features, labels.cpu().numpy(), self.rows, points.dtype, points.device)
+        contributions = Contributions(model, units, Mechanism(None, 0.0, "party", "zero_out"), self.engine)
+        score, length = [], []
+        for who in torch.arange(contributions.n, device=points.device).split(MOST_TOGETHER):
+            gradients = contributions.along(points, shares, who).to(torch.float64)
+            score.append(gradients @ towards.to(torch.float64))
+            length.append(gradients.norm(dim=1))
+        return Sketch(_finite(torch.cat(score)), _finite(torch.cat(length)))
+
+
+def make_folds(
+    model: Model, initial: Tensor, public: PublicSet, sizes: Ints, whole: bool, engine: Local, seed: int
+) -> list[Fold]:
+    """Return the folds of a public set.
+
+    Args:
+        model: as it will be valued.
+        initial: its initial parameters.
+        public: the public set.
+        sizes: how many rows the protected units have.
+        whole: whether such a unit is a whole party: of a corrupted one half of the rows are planted, of one of many
+            units all.
+        engine: where to compute.
+        seed: of folds and planted labels.
+    """
+    x, y = public.x, public.y
+    linear = isinstance(model, Linear)
+    generator = stream(seed, Purpose.PLANTING)
+    copies = same_features(x)
+    groups = int(copies.max()) + 1
+    count = _FOLDS_OF_FEW if linear and groups < _FEW else _FOLDS[linear]
+    count = max(min(count, groups // 2), min(2, groups))
+    labels = y.cpu().numpy()
+    folds: list[Fold] = []
+    order = generator.permutation(len(x))
+    for part in np.array_split(_first_seen(copies[order]), count):
+        held = order[np.isin(copies[order], part)]
+        rest = torch.from_numpy(np.setdiff1d(np.arange(len(x)), held)).to(x.device)
+        if not len(rest):  # all rows are alike
+            rest = torch.from_numpy(held).to(x.device)
+        known = labels[rest.cpu().numpy()]
+        planted = torch.from_numpy(_wrong_labels(labels, known, model.task, generator)).to(y)
+        if model.task != REGRESSION and np.isin(labels[held], known).sum() > 1:
+            held = held[np.isin(labels[held], known)]  # of the classes that are valued, the public set shows rows
+        if sizes.max() <= 1:
+            rows = np.ones(min(_UNITS[linear] // min(count, _FOLDS[linear]), len(held)), dtype=np.int64)
+            drawn = held[: len(rows)]
+            alike = copies[drawn]
+        else:
+            many = min(_UNITS[linear] // min(count, _FOLDS[linear]), STAND_INS)
+            at = (np.arange(many) + 0.5) / many
+            rows = np.quantile(sizes, at, method="inverted_cdf").astype(np.int64).clip(1, MOST_TOGETHER)
+            drawn = generator.choice(held, rows.sum())
+            alike = np.arange(many)
+        place = np.arange(len(drawn)) - np.repeat(np.cumsum(rows) - rows, rows)
+        wrong = torch.from_numpy(place < np.repeat((rows + 1) // 2 if whole else rows, rows)).to(x.device)
+        chosen = torch.from_numpy(drawn).to(x.device)
+        both = y[chosen], torch.where(wrong, planted[chosen], y[chosen])
+        folds.append(Fold(model, initial, public, rest, chosen, rows, both, alike, len(part), engine, seed, folds))
+    return folds
+
+
+def _trained(folds: list[Fold]) -> list[dict[int, Tensor]]:
+    """Train on the rest of each fold; linear models on all of them at once, which takes little longer than one."""
+    model, initial, seed = folds[0].model, folds[0].initial, folds[0].seed
+    if isinstance(model, Linear):
+        models = train_together(model, initial, [(fold.x, fold.y) for fold in folds], STEPS, seed)
+    else:
+        models = [train(model, initial, fold.x, fold.y, STEPS, seed) for fold in folds]
+    found = [dict(zip(STEPS, stages, strict=True)) for stages in models]
+    for fold, stages in zip(folds, found, strict=True):
+        fold.__dict__["trained"] = stages  # what the cached property would be
+    return found
+
+
+def same_features(x: Tensor) -> Ints:
+    """Return a label per row, the same for rows with equal features: 0, 1, ... as they are first seen."""
+    seen: dict[bytes, int] = {}
+    rows = x.flatten(1).cpu().numpy() + 0.0  # minus zero is zero
+    return np.array([seen.setdefault(row.tobytes(), len(seen)) for row in rows], dtype=np.int64)
+
+
+def _first_seen(labels: Ints) -> Ints:
+    """The different labels in the order in which they come."""
+    found, first = np.unique(labels, return_index=True)
+    return np.asarray(found[np.argsort(first)])
+
+
+def _wrong_labels(y: Array, known: Array, task: str, generator: np.random.Generator) -> Array:
+    """Another class for each row, drawn evenly from the others that are known; for regression another row's number."""
+    if task == REGRESSION:
+        return np.asarray(y[(np.arange(len(y)) + generator.integers(1, max(2, len(y)), len(y))) % len(y)])
+    classes = np.unique(known) if len(np.unique(known)) > 1 else np.unique(y)
+    place = np.searchsorted(classes, y) % len(classes)
+    return np.asarray(classes[(place + generator.integers(1, max(2, len(classes)), len(y))) % len(classes)])
+
+
+def _finite(numbers: Tensor) -> Floats:
+    found: Floats = numbers.nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+    return found
