@@ -424,7 +424,7 @@ def _from_files(world: World, scenario: Scenario, folder: Path) -> dict[str, Any
     public = [name for name in scenario.columns if name not in ("site", "who")]
     plain = replace(scenario, columns=tuple(public), format="csv", separator=",")
     write(tuple(public_rows(scenario)), folder / "public.csv", plain)
-    arguments = ["run", *map(str, train), "--test", str(folder / "public.csv"), "--target", "label", "--yes"]
+    arguments = ["run", *map(str, train), "--test", str(folder / "public.csv"), "--target", "label", "--force"]
     arguments += ["--out", str(folder / "results"), "--unit", scenario.unit, "--delta", "1e-4", *scenario.options]
     if scenario.grouped and scenario.files == 1:
         arguments += ["--group", "site"]

@@ -182,6 +182,21 @@ def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
     assert "is for rows, and this run is on named parties" in grouped.stderr
 
 
+@pytest.mark.slow
+def test_a_budget_that_cannot_work_is_spent_by_force_alone(folder: Path) -> None:
+    dpvalue("ledger", "new", "my.ledger", "--epsilon", "1", "--name", "me", cwd=folder)
+    hopeless = (*BASIC, "--epsilon", "0.01", "--ledger", "my.ledger", "--out", "none")
+    refused = dpvalue(*hopeless, "--yes", cwd=folder)
+    assert refused.returncode == 2
+    assert "cannot work" in refused.stdout
+    assert refused.stderr.startswith("error: --yes does not spend a budget that cannot work")
+    assert not (folder / "none").exists()
+    assert dpv.Ledger(folder / "my.ledger").entries() == []
+    forced = dpvalue(*hopeless, "--force", cwd=folder)
+    assert forced.returncode == 0, forced.stderr
+    assert dpv.Ledger(folder / "my.ledger").spent == pytest.approx(0.01, abs=1e-4)
+
+
 def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
     """Arguments that are wrong, and the line that says so."""
     frame = made(30, 5)

@@ -50,6 +50,7 @@ def run(
     config: Annotated[Path | None, option("A TOML file with any of these options.")] = None,
     overwrite: Annotated[bool, option("Replace results in the folder.", "--overwrite")] = False,
     yes: Annotated[bool, option("Do not ask before spending.", "--yes")] = False,
+    force: Annotated[bool, option("Nor if it cannot work.", "--force")] = False,
 ) -> None:
     """Value the rows of a private file, and write values and a report.
 
@@ -81,7 +82,7 @@ def run(
             out.print(
                 f"{out_} holds releases of an unfinished run with these options: they are used again.", markup=False
             )
-        _confirm(yes, options.privacy is not None)
+        _confirm(plan, yes, force)
         done = run_job(job, plan, out_, goes_on)
         show_done(done)
 
@@ -130,12 +131,15 @@ def _listed(config: RunConfig, read: list[str]) -> str:
     return " and ".join([", ".join(read[:-1]), read[-1]] if len(read) > 1 else read)
 
 
-def _confirm(yes: bool, private: bool) -> None:
-    if yes:
+def _confirm(plan: Plan | None, yes: bool, force: bool) -> None:
+    """Ask before anything is spent; what the plan says cannot work is not spent unasked, unless it must be."""
+    if force or (yes and not (plan is not None and plan.cannot_work)):
         return
+    if yes:
+        raise DpvalueError("--yes does not spend a budget that cannot work, as the plan says: --force does")
     if not sys.stdin.isatty():
         raise DpvalueError("not on a terminal nobody is asked: give --yes to go on")
-    typer.confirm("Spend it?" if private else "Go on without privacy?", abort=True)
+    typer.confirm("Spend it?" if plan is not None else "Go on without privacy?", abort=True)
 
 
 def show_done(done: Done, finding: str = "") -> None:
