@@ -27,7 +27,7 @@ from dpvalue.planning.folds import Sketch
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.valuation.run import open_setting
+from dpvalue.server.run import open_setting
 
 ENGINE = dpv.Local(device="cpu")
 STEP, JUDGES = 0.5, 250

@@ -150,9 +150,9 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
     import dpvalue as dpv
     from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.valuation.run import prepare
+    from dpvalue.server.run import run_for
+    from dpvalue.server.value import value_run
     from dpvalue.valuation.semivalues import semivalues
-    from dpvalue.valuation.value import value_run
 
     private, public, groups, bad = drawn(case, run)
     utility = dpv.Utility(*public)
@@ -164,7 +164,7 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
         preprocess=StandardScaler(), engine=engine, seed=run,
     )  # fmt: skip
     with engine.threading(), reporting(False) as tell:
-        made = prepare(dpv.Parties(*private, groups), utility, settings)
+        made = run_for(dpv.Parties(*private, groups), utility, settings)
         values = value_run(made, utility, semivalues("shapley"), tell).values["shapley"]
     return {
         "expected": made.choice.expected_auc,
@@ -272,7 +272,7 @@ def cost_rows(case: Cost) -> tuple[Any, Any]:
 def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
     """Return what the plan states and what the run takes, in this process."""
     import dpvalue as dpv
-    from dpvalue.planning.costs import peak_bytes
+    from dpvalue.server.costs import peak_bytes
 
     X, y = cost_rows(case)
     site = np.arange(case.rows) % case.groups if case.groups else None

@@ -91,7 +91,7 @@ def run(task: Task) -> dict[str, Any]:
     import dpvalue as dpv
     from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.valuation.run import prepare
+    from dpvalue.server.run import run_for
 
     torch.set_num_threads(1)
     warnings.simplefilter("error")
@@ -112,7 +112,7 @@ def run(task: Task) -> dict[str, Any]:
         )  # fmt: skip
         began = time.perf_counter()
         with engine.threading(), reporting(False) as tell:
-            made = prepare(dpv.Parties(*private), dpv.Utility(*public), settings)
+            made = run_for(dpv.Parties(*private), dpv.Utility(*public), settings)
             chosen_in = time.perf_counter() - began
             for draw in range(task.draws):
                 seeded = replace(made, settings=replace(settings, seed=1000 * task.split + draw))

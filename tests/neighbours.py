@@ -46,11 +46,11 @@ from typer.main import get_command
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
-from dpvalue.planning import plan as plan_module
 from dpvalue.planning.choice import choose
 from dpvalue.privacy.grid import Grid
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.valuation import run as run_module
+from dpvalue.server import plan as plan_module
+from dpvalue.server import run as run_module
 
 COMMAND = get_command(app)
 Record = dict[str, Any]

@@ -21,7 +21,7 @@ from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.privacy.noise import NoiseStream
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.valuation.run import Run
+from dpvalue.server.run import Run
 
 from .data import classification, images, regression
 
@@ -228,17 +228,17 @@ def test_statistics_that_leak_through_scaling_are_caught(monkeypatch: pytest.Mon
 
 
 def test_a_setting_that_depends_on_private_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dpvalue.valuation.run as run_module
+    import dpvalue.server.run as run_module
 
-    prepare = run_module.prepare
+    original = run_module.run_for
     rate = PublicTuner.learning_rate
 
     def faulty(parties: dpv.Parties, *others: Any) -> Run:
         shift = float(np.abs(np.asarray(parties.X)).mean())
         monkeypatch.setattr(PublicTuner, "learning_rate", lambda *given: rate(*given) + shift)
-        return prepare(parties, *others)
+        return original(parties, *others)
 
-    monkeypatch.setattr("dpvalue.auditing.canaries.prepare", faulty)
+    monkeypatch.setattr("dpvalue.auditing.canaries.run_for", faulty)
     found = run_audit(learning_rate="auto")
     assert found.leaking == ("learning_rate",)
     assert "public settings depend on private rows: learning_rate" in str(found)

@@ -15,12 +15,12 @@ import dpvalue as dpv
 from dpvalue.data.utility import PublicSet
 from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
-from dpvalue.planning.costs import walks_needed
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.expectation import combined, over_pairs
 from dpvalue.planning.folds import Fold, Sketch, make_folds, same_features
 from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.server.costs import walks_needed
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.semivalues import semivalues
 

@@ -32,8 +32,8 @@ from dpvalue.planning.choice import choose
 from dpvalue.privacy.charges import Charge
 from dpvalue.progress import silent
 from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.valuation import run as run_module
-from dpvalue.valuation.charging import Charging
+from dpvalue.server import run as run_module
+from dpvalue.server.charging import Charging
 from dpvalue.valuation.estimates import Estimate
 
 WATCHED = ("execute", "folder", "durable", "checkpoint", "charging", "files", "ledger", "rounds")

@@ -16,12 +16,12 @@ import dpvalue as dpv
 from dpvalue.data.parties import Parties
 from dpvalue.models import Linear, Model, Network, projected, row_losses
 from dpvalue.planning.choice import choose
-from dpvalue.planning.projection import Basis, make_basis
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.projection import Basis, make_basis
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.valuation.run import open_setting, prepare
+from dpvalue.server.run import open_setting, run_for
 
 from .data import Arrays, classification, flipped_breast_cancer, images, regression
 
@@ -203,7 +203,7 @@ def clipped_rows(data: tuple[Arrays, Arrays], privacy: dpv.Privacy, fixed: dict[
         model="logistic", privacy=privacy, schedule=Schedule("replay"), permutations=1000, clip_rule="auto",
         noise="fast", preprocess=None, engine=EXACT, seed=0, **fixed,
     )  # fmt: skip
-    run = prepare(Parties(*data[0]), dpv.Utility(*data[1]), settings)
+    run = run_for(Parties(*data[0]), dpv.Utility(*data[1]), settings)
     door, n = run.choice.door, len(data[0][0])
     found = run.contributions.along(run.choice.points, run.choice.shares, torch.arange(n))[:, 0]
     assert (found.abs() <= 0.3).all()
@@ -297,7 +297,7 @@ def test_clean_public_rows_read_back_to_what_they_are() -> None:
         projection=dpv.Projection(steps=64), clip="auto", clip_rule="auto", learning_rate=0.1, noise="fast",
         preprocess=StandardScaler(), engine=EXACT, seed=0,
     )  # fmt: skip
-    run = prepare(Parties(*train), dpv.Utility(*test), settings)
+    run = run_for(Parties(*train), dpv.Utility(*test), settings)
     points, shares, everyone = run.choice.points, run.choice.shares, torch.arange(300)
     bounded = run.contributions.along(points, shares, everyone)
     free = Contributions(run.choice.model, run.contributions._rows, mechanism(None, None, 0.0), EXACT)

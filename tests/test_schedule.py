@@ -12,7 +12,7 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting
-from dpvalue.valuation import run as run_module
+from dpvalue.server import run as run_module
 
 from .data import classification
 from .test_mechanism import Constant

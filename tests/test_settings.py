@@ -53,3 +53,19 @@ def test_what_was_left_open_follows_the_privacy() -> None:
     settings = dpv.Settings()
     assert settings.resolved_schedule.kind == "replay"
     assert replace(settings, privacy=None).resolved_schedule.kind == "independent"
+
+
+def test_a_plan_is_carried_out_without_choosing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    private, public = classification(30, 2, 2)
+    settings = dpv.Settings(privacy=dpv.Privacy(4.0), noise="fast", seed=5)
+    expected = dpv.value(private, public, settings, semivalues="banzhaf", progress=False)
+    plan = dpv.plan(private, public, settings)
+    for name in ("server.run", "server.plan", "auditing.canaries"):
+        monkeypatch.setattr(f"dpvalue.{name}.choose", pytest.fail)
+    result = plan.value(private, semivalues="banzhaf", progress=False)
+    np.testing.assert_array_equal(result.values["banzhaf"], expected.values["banzhaf"])
+    np.testing.assert_array_equal(plan.release(private, progress=False).rows, expected.table.rows)
+    with pytest.raises(dpv.DpvalueError, match="the numbers of rows, and of persons, that the run was prepared for"):
+        plan.release((private[0][1:], private[1][1:]), progress=False)
+    with pytest.raises(dpv.DpvalueError, match="a plan without a utility has chosen nothing"):
+        dpv.plan(30).release(private)

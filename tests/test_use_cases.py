@@ -15,7 +15,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.valuation.run import Run
+from dpvalue.server.run import Run
 from dpvalue_experiments.paper import EXPERIMENTS, federated_rates, use_cases
 from dpvalue_experiments.paper.datasets import MissingDataError, load_hospitals
 from dpvalue_experiments.paper.federated import (

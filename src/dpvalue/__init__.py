@@ -10,18 +10,19 @@ from dpvalue.data.utility import Utility
 from dpvalue.engine import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.planning import detection
-from dpvalue.planning.plan import plan
-from dpvalue.planning.plan_page import Plan
-from dpvalue.planning.projection import Projection
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy import Guarantee, Ledger, Privacy
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.valuation import baselines, diagnostics, games, tasks
+from dpvalue.server import baselines
+from dpvalue.server.plan import plan
+from dpvalue.server.plan_page import Plan
+from dpvalue.server.value import release, value
+from dpvalue.valuation import diagnostics, games, tasks
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 from dpvalue.valuation.storage import load
 from dpvalue.valuation.table import Table
-from dpvalue.valuation.value import release, value
 
 __version__ = "0.1.0"
 __all__ = [

@@ -39,8 +39,8 @@ from dpvalue.privacy import accounting
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
+from dpvalue.server.run import Run
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.run import Run
 
 STILL = 1e-9
 _COMPARED_RUNS = 30

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dpvalue.planning.projection import Projection
 from dpvalue.privacy.budget import Guarantee
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 
 _SLACK = 1e-4  # of rounding, in how far a canary moves a release

@@ -24,7 +24,7 @@ from dpvalue.planning.choice import choose
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.valuation.run import Opening, Run, open_setting, prepare
+from dpvalue.server.run import Prepared, Run, open_setting, run_for
 
 _PUBLIC_ROWS = 6
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
@@ -74,8 +74,8 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
     layout = _Layout.of(sizes, units, privacy)
     pool = _Pool.of(utility, encoding)
     plain = np.arange(len(layout.party)) % pool.public
-    opening = Opening(at, encoding, choose(at))
-    here, there = _farthest(opening, pool, privacy.neighbours)
+    prepared = Prepared(at, encoding, choose(at), utility)
+    here, there = _farthest(prepared, pool, privacy.neighbours)
 
     def world(canaries: Ints, row: int | None) -> World:
         rows = plain.copy()
@@ -86,10 +86,10 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
 
     every, first = np.flatnonzero(layout.canary >= 0), np.flatnonzero(layout.canary == 0)
     return Worlds(
-        present=prepare(world(every, here), utility, settings),
-        absent=prepare(world(every, there), utility, settings),
-        one=opening.run(world(first, here)),
-        none=opening.run(world(first, there)),
+        present=run_for(world(every, here), utility, settings),
+        absent=run_for(world(every, there), utility, settings),
+        one=prepared.run(world(first, here)),
+        none=prepared.run(world(first, there)),
         canary_of=layout.canary_of,
     )
 
@@ -171,13 +171,13 @@ def _label_array(labels: Any) -> Array:
     return cells if isinstance(cells, np.ndarray) else np.array(cells)
 
 
-def _farthest(opening: Opening, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
+def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
     """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
-    choice, engine = opening.choice, opening.at.settings.engine
+    choice, engine = prepared.choice, prepared.at.settings.engine
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))
     lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
-    rows = lone.encode(opening.encoding, engine.torch_dtype, engine.torch_device, opening.at.settings.privacy)
+    rows = lone.encode(prepared.encoding, engine.torch_dtype, engine.torch_device, prepared.at.settings.privacy)
     contributions = Contributions(choice.model, rows, choice.door, engine)
     everyone = torch.from_numpy(each).to(engine.torch_device)
     found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)

@@ -21,18 +21,17 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.data.parties import Parties, features_and_labels
 from dpvalue.data.raw import as_numbers, label_column
-from dpvalue.data.utility import Utility, as_utility
+from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.planning.choice import choose
 from dpvalue.planning.detection import auc
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
+from dpvalue.server.run import Prepared, prepare
+from dpvalue.server.value import value_run
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.run import Opening, open_setting
 from dpvalue.valuation.semivalues import Semivalue, semivalues
-from dpvalue.valuation.value import value_run
 
 _LEAST_OF_A_KIND = 3  # shadow values with and without a target that it takes to fit both laws
 
@@ -119,13 +118,12 @@ def membership_attack(
     public = as_utility(utility)
     ones = np.ones(3 * members, dtype=np.int64)
     with asked.engine.threading(), reporting(progress) as tell:
-        at, encoding = open_setting(public, asked, ones, ones)
-        attacked = _Attacked(Opening(at, encoding, choose(at)), public, semivalues(semivalue), X, y)
+        attacked = _Attacked(prepare(public, asked, ones, ones), semivalues(semivalue), X, y)
         aurocs = []
         for trial in range(trials):
             aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
             tell("attacking", trial + 1, trials)
-    spent = attacked.opening.choice.spent
+    spent = attacked.prepared.choice.spent
     return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
 
 
@@ -133,8 +131,7 @@ def membership_attack(
 class _Attacked:
     """A valuation, with every setting decided, and the rows that it may be run on."""
 
-    opening: Opening
-    public: Utility
+    prepared: Prepared
     kinds: tuple[Semivalue, ...]
     X: Any
     y: Any
@@ -142,17 +139,17 @@ class _Attacked:
     def values(self, members: Any, copies: Any, seed: int) -> Floats:
         """Return what the attacker's copies are worth beside the members."""
         rows = np.concatenate([members, copies])
-        run = self.opening.run(Parties(self.X[rows], self.y[rows]))
+        run = self.prepared.run(Parties(self.X[rows], self.y[rows]))
         settings = run.settings
         if settings.privacy is not None and settings.noise == "fast":
             run = replace(run, noise=noise_source("fast", seed, Purpose.ATTACK))
-        found = value_run(run, self.public, self.kinds, silent).values[self.kinds[0].name]
+        found = value_run(run, self.prepared.utility, self.kinds, silent).values[self.kinds[0].name]
         return found[len(members) :]
 
 
 def _trial(attacked: _Attacked, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
     """One set of targets, shadow sets and members; the AUROC of the attack."""
-    seed = attacked.opening.at.settings.seed
+    seed = attacked.prepared.at.settings.seed
     generator = stream(seed, Purpose.ATTACK, trial)
     order = generator.permutation(len(attacked.X))
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]

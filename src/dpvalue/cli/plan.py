@@ -9,7 +9,7 @@ from dpvalue.cli.common import CHECK_ADVICE, app, failing_clearly, option, out
 from dpvalue.planning.detection import is_useful
 
 if TYPE_CHECKING:
-    from dpvalue.planning.plan_page import Plan
+    from dpvalue.server.plan_page import Plan
 
 
 @app.command()
@@ -28,8 +28,8 @@ def plan(
     Example: dpvalue plan --parties 800 --epsilon 1 --auc 0.8
     """
     with failing_clearly():
-        from dpvalue.planning.plan import plan as make_plan
         from dpvalue.privacy.budget import Privacy
+        from dpvalue.server.plan import plan as make_plan
 
         def of(unit: str, size: int) -> Plan:
             privacy = Privacy(epsilon, delta, unit, neighbours)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpvalue.jobs.config import RunConfig
     from dpvalue.jobs.execute import Done
     from dpvalue.jobs.job import Job
-    from dpvalue.planning.plan_page import Plan
+    from dpvalue.server.plan_page import Plan
 
 Text = str | None
 

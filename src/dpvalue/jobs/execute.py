@@ -31,9 +31,11 @@ from dpvalue.jobs.folder import (
     values_frame,
 )
 from dpvalue.jobs.job import Job, read_labels
-from dpvalue.planning.plan_page import Plan
 from dpvalue.progress import Progress
+from dpvalue.server.plan_page import Plan
+from dpvalue.server.value import release_prepared, value_prepared
 from dpvalue.valuation.result import Result
+from dpvalue.valuation.semivalues import semivalues as kinds_of
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve, retraining_curve
 from dpvalue.valuation.tasks.curves import ORDERS
@@ -68,10 +70,12 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
     at_once = config.privacy is None or (config.schedule or "replay") != "replay"
     result = None
     with _saying(lambda: _released(folder, config)):
-        kept = None if config.privacy is None or config.ledger is not None else start_releases(folder, config, goes_on)
+        prepared = job.prepare() if plan is None or plan.prepared is None else plan.prepared
+        if config.private and config.ledger is None:
+            prepared = prepared.keeping(start_releases(folder, config, goes_on))
         if at_once:
-            result = job.value(parties, kept, progress)
-        table = job.release(parties, kept, progress) if result is None else result.table
+            result = value_prepared(prepared, parties, kinds_of(config.semivalue), progress)
+        table = release_prepared(prepared, parties, progress) if result is None else result.table
         facts = first_facts(config, table, plan)
         keep_table(folder, facts, table)
     with _saying(lambda: _valued(folder, at_once and config.private)):

@@ -29,10 +29,10 @@ from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig, make_config
 from dpvalue.jobs.facts import check_frame, check_releases, check_values, options
 from dpvalue.planning.detection import auc, precision_at
-from dpvalue.planning.plan_page import Plan
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
+from dpvalue.server.plan_page import Plan
 from dpvalue.stored import parse_json, read_text
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.storage import load

@@ -7,7 +7,7 @@ party): what is public of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,10 @@ from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
 from dpvalue.models import CLASSIFICATION
-from dpvalue.planning.plan import plan
-from dpvalue.planning.plan_page import Plan
 from dpvalue.planning.settings import Settings
-from dpvalue.progress import Progress
-from dpvalue.valuation.result import Result
-from dpvalue.valuation.table import Table
-from dpvalue.valuation.value import release, value
+from dpvalue.server.plan import plan
+from dpvalue.server.plan_page import Plan
+from dpvalue.server.run import Prepared, prepare
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +56,7 @@ class Job:
         """The model of the task."""
         return "logistic" if self.task == CLASSIFICATION else "linear"
 
-    @property
+    @cached_property
     def settings(self) -> Settings:
         """How the run is made."""
         config = self.config
@@ -70,17 +67,24 @@ class Job:
             permutations=config.permutations,
             preprocess=self.schema,
             classes=self.classes,
+            ledger=config.open_ledger(),
             seed=config.seed,
         )
 
     def plan(self) -> Plan:
-        """Return what the run would spend and could reach."""
+        """Return what the run would spend and could reach; it keeps what was chosen."""
         if self.config.privacy is None:
             raise DpvalueError("a run without privacy spends nothing, so there is nothing to plan")
+        return plan(self._sizes(), self.utility, self.settings)
+
+    def prepare(self) -> Prepared:
+        """Return the run with every setting chosen, where there was no plan."""
+        return prepare(self.utility, self.settings, *self._sizes().counts(self.config.privacy))
+
+    def _sizes(self) -> Parties:
+        """The parties without their rows: the number of lines, and whose they are."""
         rows = sum(one.rows for one in self.peeks)
-        # Only the number of lines and whose they are is looked at: a plan reads sizes.
-        nothing = np.zeros((rows, 1)), np.zeros(rows)
-        return plan(Parties(*nothing, *self.owners), self.utility, self.settings)
+        return Parties(np.zeros((rows, 1)), np.zeros(rows), *self.owners)
 
     @cached_property
     def owners(self) -> tuple[Array | None, Array | None]:
@@ -133,16 +137,6 @@ class Job:
     def labels(self, column: Column) -> Array:
         """Return labels as canonical texts, or as numbers for regression."""
         return read_labels(column, self.task)
-
-    def release(self, parties: Parties, checkpoint: Path | None, progress: Progress) -> Table:
-        """Make the releases: the only step that reads private rows, and the only one that costs."""
-        kept = replace(self.settings, ledger=self.config.open_ledger(), checkpoint=checkpoint)
-        return release(parties, self.utility, kept, progress=progress)
-
-    def value(self, parties: Parties, checkpoint: Path | None, progress: Progress) -> Result:
-        """Make the releases and the values along the way, for schedules that do both at once."""
-        kept = replace(self.settings, ledger=self.config.open_ledger(), checkpoint=checkpoint)
-        return value(parties, self.utility, kept, semivalues=self.config.semivalue, progress=progress)
 
 
 def open_job(config: RunConfig) -> Job:

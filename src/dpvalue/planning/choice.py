@@ -17,12 +17,12 @@ from dpvalue.models import Model, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner
-from dpvalue.planning.projection import Basis, Projection, make_basis
 from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.projection import Basis, Projection, make_basis
 from dpvalue.releasing.schedule import Schedule
 
 _DISTANCES = tuple(10 ** (exponent / 8) for exponent in range(-24, 25))  # a thousandth to a thousand

@@ -19,9 +19,9 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.local import Local
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.models.training import train, train_together
-from dpvalue.planning.projection import Basis, Projection, make_basis, mean_gradient, path_basis
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.projection import Basis, Projection, make_basis, mean_gradient, path_basis
 from dpvalue.streams import Purpose, stream
 
 STEPS = (16, 64, 256, 1024)

@@ -21,8 +21,8 @@ from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, Model
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
 from dpvalue.planning.folds import STEPS, Fold, Sketch, Sketches, make_folds
-from dpvalue.planning.projection import Projection
 from dpvalue.privacy.mechanism import Mechanism, Scale
+from dpvalue.releasing.projection import Projection
 
 _CENTRES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 _WIDTHS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.7)

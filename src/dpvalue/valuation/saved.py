@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, REGRESSION
-from dpvalue.planning.projection import Projection
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (
     COUNT,

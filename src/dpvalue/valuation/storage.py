@@ -23,8 +23,8 @@ from dpvalue.durable import write_whole
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import KINDS, ModelFactory
-from dpvalue.planning.projection import Projection
 from dpvalue.privacy.budget import Guarantee
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import OBJECT, parse_json
 from dpvalue.valuation.estimates import FIELDS, Estimate

@@ -18,9 +18,9 @@ from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
 from dpvalue.models import ModelFactory, build_model, projected
-from dpvalue.planning.projection import Projection
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
 from dpvalue.valuation.estimates import warn_if_not_finite

@@ -25,7 +25,7 @@ from dpvalue.planning.detection import auc
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.noise import noise_source
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.valuation.value import value
+from dpvalue.server.value import value
 from dpvalue_experiments.bench.data import Made, made
 from dpvalue_experiments.bench.literal import LiteralLoop
 from dpvalue_experiments.bench.machine import facts, measure

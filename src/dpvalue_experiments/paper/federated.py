@@ -21,9 +21,9 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.errors import DpvalueError
 from dpvalue.releasing.rounds import release_round
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.server.run import Run
 from dpvalue.streams import Purpose, permutations
 from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.run import Run
 from dpvalue.valuation.semivalues import semivalue
 from dpvalue_experiments.paper.methods import Method, Outcome, cost_of, open_run
 from dpvalue_experiments.paper.problem import Problem

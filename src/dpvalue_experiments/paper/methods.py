@@ -27,11 +27,11 @@ from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.progress import silent
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.server.run import Run, run_for
+from dpvalue.server.value import value
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.run import Run, prepare
 from dpvalue.valuation.semivalues import semivalue
-from dpvalue.valuation.value import value
 from dpvalue_experiments.paper.problem import Problem
 
 DELTA, CLIP = 5e-5, 1.0
@@ -186,7 +186,7 @@ def open_run(
         schedule=earliest.schedule, projection=None, **_asked(earliest, problem, k, epsilon, settings)
     )  # fmt: skip
     with asked.engine.threading():
-        return prepare(problem.parties, Utility(*problem.test, metric=metric), asked)
+        return run_for(problem.parties, Utility(*problem.test, metric=metric), asked)
 
 
 def _walk_once(run: Run, methods: Sequence[Method], semivalues: tuple[str, ...]) -> dict[str, Outcome]:

@@ -12,7 +12,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.budget import Privacy
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.valuation.value import release
+from dpvalue.server.value import release
 from dpvalue_experiments.bench.data import made
 from dpvalue_experiments.paper.pages import markdown, mean_and_error, plotted, save_figure
 from dpvalue_experiments.paper.trials import Experiment, Scale, Trial

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
+from dpvalue.data.parties import as_parties
+from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import efficiency, is_useful
-from dpvalue.planning.projection import Projection
 from dpvalue.privacy.budget import Guarantee, Privacy
+from dpvalue.progress import Progress, reporting
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.server.run import Prepared
+from dpvalue.server.value import release_prepared, value_prepared
+from dpvalue.valuation.result import Result
+from dpvalue.valuation.semivalues import Semivalue, semivalues
+from dpvalue.valuation.table import Table
 
 CANNOT_WORK, CAN_WORK = 0.6, 0.7
 TOO_VAGUE = 0.05  # a standard error of the expected AUC above which public rows are too few to tell
@@ -45,6 +54,7 @@ class Plan:
             on the utility's rows.
         value_seconds: of `dpvalue.value` alone, as expected: without errors due to noise, curves and report.
         advice: whether the budget can work, and what would.
+        prepared: what was chosen, with a utility; `release` and `value` go on from it.
     """
 
     privacy: Privacy
@@ -69,6 +79,37 @@ class Plan:
     seconds: tuple[float, float] | None
     value_seconds: float | None
     advice: str
+    prepared: Prepared | None = field(default=None, repr=False, compare=False)
+
+    def release(self, parties: Any, *, progress: bool | Progress = True, **data: Any) -> Table:
+        """Return the private table of these parties' releases, made as planned.
+
+        Formal guarantee: as `dpvalue.release`.
+
+        Args:
+            parties: as in `dpvalue.value`; they must have the numbers of rows that were planned for.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
+            **data: target, groups, persons, as in `dpvalue.value`.
+        """
+        with reporting(progress) as tell:
+            return release_prepared(self._prepared(), as_parties(parties, **data), tell)
+
+    def value(
+        self,
+        parties: Any,
+        *,
+        semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+        progress: bool | Progress = True,
+        **data: Any,
+    ) -> Result:
+        """Return what each party's data is worth, released and valued as planned; as `dpvalue.value` and `release`."""
+        with reporting(progress) as tell:
+            return value_prepared(self._prepared(), as_parties(parties, **data), _semivalues(semivalues), tell)
+
+    def _prepared(self) -> Prepared:
+        if self.prepared is None:
+            raise DpvalueError("a plan without a utility has chosen nothing: give plan a utility")
+        return self.prepared
 
     @property
     def epsilon(self) -> float:
@@ -162,3 +203,6 @@ class Plan:
 
 def _size(number: int) -> str:
     return f"{number / 1e6:.3g} MB" if number >= 1e5 else f"{number / 1e3:.3g} kB"
+
+
+_semivalues = semivalues  # the argument of Plan.value shadows the function

@@ -11,18 +11,18 @@ import numpy as np
 
 from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
-from dpvalue.data.utility import as_utility
+from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.planning.choice import Setting, choose, expected_at, no_laplace
-from dpvalue.planning.costs import costs
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.planning.expectation import Expectation
-from dpvalue.planning.plan_page import CAN_WORK, TOO_VAGUE, Plan
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
-from dpvalue.valuation.run import open_setting
+from dpvalue.server.costs import costs
+from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Plan
+from dpvalue.server.run import Prepared, open_setting
 
 _EPSILONS = 0.01, 1000.0
 
@@ -47,7 +47,8 @@ def plan(
 
     The ceilings (`dpvalue.detection`) are for units that release on their own, without a trusted curator. They assume
     that which units are corrupted is exchangeable given what is public, bound the mean over runs, and leave out delta.
-    With a utility, the same choice is made as `dpvalue.value` would make with these settings and this seed.
+    With a utility, the plan keeps what it chose: `Plan.release` and `Plan.value` do not choose again. It is what
+    `dpvalue.value` would choose with these settings and this seed.
 
     Args:
         parties: their number, or the parties as in `dpvalue.value`.
@@ -76,8 +77,7 @@ def plan(
     if utility is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
     with asked.engine.threading():
-        at, _ = open_setting(as_utility(utility, target, groups, persons), asked, sizes, units)
-        return _with_data(at, privacy, auc)
+        return _with_data(as_utility(utility, target, groups, persons), asked, sizes, units, auc)
 
 
 def _without_data(
@@ -139,7 +139,10 @@ def _without_data(
     return replace(made, advice=advice(made, works_at, None))
 
 
-def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
+def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None) -> Plan:
+    at, encoding = open_setting(utility, settings, sizes, units)
+    privacy = settings.privacy
+    assert privacy is not None
     began = time.perf_counter()
     rehearsal = at.rehearsal()
     choice = choose(at, rehearsal)
@@ -177,6 +180,7 @@ def _with_data(at: Setting, privacy: Privacy, auc: float | None) -> Plan:
         seconds=taken.seconds,
         value_seconds=taken.value_seconds,
         advice="",
+        prepared=Prepared(at, encoding, choice, utility),
     )
     works_at = other_unit = None
     if made.cannot_work:

@@ -10,9 +10,9 @@ from dpvalue.data.utility import Utility, as_utility
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.progress import Progress, reporting
+from dpvalue.server.run import Prepared, Run, announce, prepare
 from dpvalue.valuation.estimates import warn_if_not_finite
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.run import Run, prepare
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 from dpvalue.valuation.table import Table
 
@@ -49,9 +49,23 @@ def value(
     """
     kinds = _semivalues(semivalues)
     asked = settings_of(settings, fields)
-    private, public = _data(parties, utility, target, groups, persons)
+    private, public = read_data(parties, utility, target, groups, persons)
     with asked.engine.threading(), reporting(progress) as tell:
-        return value_run(prepare(private, public, asked), public, kinds, tell)
+        return value_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, kinds, tell)
+
+
+def release_prepared(prepared: Prepared, parties: Parties, progress: Progress) -> Table:
+    """Make the releases of a prepared run."""
+    announce(prepared)
+    with prepared.at.settings.engine.threading():
+        return prepared.run(parties).release(progress)[0]
+
+
+def value_prepared(prepared: Prepared, parties: Parties, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
+    """Make the releases of a prepared run, and value them."""
+    announce(prepared)
+    with prepared.at.settings.engine.threading():
+        return value_run(prepared.run(parties), prepared.utility, kinds, progress)
 
 
 def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
@@ -91,12 +105,13 @@ def release(
     preprocessing, directions, clipping norm and learning rate are taken.
     """
     asked = settings_of(settings, fields)
-    private, public = _data(parties, utility, target, groups, persons)
+    private, public = read_data(parties, utility, target, groups, persons)
     with asked.engine.threading(), reporting(progress) as tell:
-        return prepare(private, public, asked).release(tell)[0]
+        return release_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, tell)
 
 
-def _data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
+def read_data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
+    """Return what a caller hands over as parties and as utility."""
     if target is not None and not any(is_frame(data) for data in (parties, utility)):
         raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
     return as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from torch import Tensor
@@ -19,7 +20,6 @@ from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError
 from dpvalue.models import build_model
 from dpvalue.planning.choice import Choice, Setting, choose
-from dpvalue.planning.projection import Projection
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.holders import ROWS, Holding
@@ -29,9 +29,10 @@ from dpvalue.progress import Progress
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, nobody
 from dpvalue.releasing.interleaved import InterleavedReleases
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.rounds import RoundReleases
+from dpvalue.server.charging import Charging, charging
 from dpvalue.streams import replay_seed, replay_seed_of_rows
-from dpvalue.valuation.charging import Charging, charging
 from dpvalue.valuation.estimates import Estimate, Estimator
 from dpvalue.valuation.semivalues import Semivalue
 from dpvalue.valuation.table import Table
@@ -164,16 +165,28 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Opening:
-    """All of a run that public things decide, before a private row is read."""
+class Prepared:
+    """All of a run that public things decide, before a private row is read; made by `prepare`."""
 
     at: Setting
     encoding: Encoding
     choice: Choice
+    utility: Utility
+
+    @property
+    def sizes(self) -> tuple[Ints, Ints]:
+        """The public numbers of rows and of protected units of each party."""
+        return self.at.sizes, self.at.units
+
+    def keeping(self, checkpoint: Path) -> Prepared:
+        """Return the same with releases that a folder keeps as they are made."""
+        return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
 
     def run(self, parties: Parties) -> Run:
         """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
         settings, public = self.at.settings, self.at.public
+        if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
+            raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
         of = "rows" if parties.holding.parties == ROWS else "named parties"
         spent = replace(self.choice.spent, parties=of, person=parties.person_column)
         choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
@@ -197,17 +210,28 @@ class Opening:
         return run if keeper is None else run.kept_by(keeper)
 
 
-def prepare(parties: Parties, utility: Utility, settings: Settings) -> Run:
-    """Decide every setting from public things; of the parties only their number, names and sizes are used for it."""
-    at, encoding = open_setting(utility, settings, *parties.counts(settings.privacy))
-    choice = choose(at)
+def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> Prepared:
+    """Decide every setting from public things: the utility, and of the parties their numbers of rows and units."""
+    at, encoding = open_setting(utility, settings, sizes, units)
+    return Prepared(at, encoding, choose(at), utility)
+
+
+def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
+    """Return the run for parties, from the start: of them only their names and sizes are used to decide on settings."""
+    prepared = prepare(utility, settings, *parties.counts(settings.privacy))
+    announce(prepared)
+    return prepared.run(parties)
+
+
+def announce(prepared: Prepared) -> None:
+    """Say what a run is about to do, before it does: warn of a large delta, refuse what does not fit into memory."""
+    choice, at = prepared.choice, prepared.at
     warn_if_delta_is_large(choice.spent, int(at.units.sum()))
-    settings.engine.require_room(parties.n, choice.model.size)
+    at.settings.engine.require_room(at.n, choice.model.size)
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
     )  # fmt: skip
-    return Opening(at, encoding, choice).run(parties)
 
 
 def _made_now(number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:

@@ -22,8 +22,8 @@ from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.server.run import Prepared, open_setting
 from dpvalue.streams import Purpose
-from dpvalue.valuation.run import Opening, open_setting
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ def public_loss(
         at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
         choice = _choose(at)
         warn_if_delta_is_large(choice.spent, int(at.units.sum()))
-        run = Opening(at, encoding, choice).run(private)
+        run = Prepared(at, encoding, choice, public).run(private)
         if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
             run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
