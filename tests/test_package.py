@@ -169,7 +169,7 @@ PACKAGES = [
 LAYERS = (
     "models", "privacy", "data", "engine", "releasing", "planning", "valuation", "auditing", "report", "jobs", "cli",
 )  # fmt: skip
-UPWARDS = {("planning.plan", "valuation"), ("stored", "privacy")}
+UPWARDS = {("planning.plan", "valuation")}
 
 
 def imported(path: Path) -> set[str]:

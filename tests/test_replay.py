@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.engine.evaluator import Evaluator
 
 from .data import classification, flipped_breast_cancer
 
@@ -50,11 +49,8 @@ def test_a_table_of_few_parties_is_the_game_of_its_sums(semivalue: str) -> None:
 def test_walks_over_a_table_are_marginals_of_that_game() -> None:
     """All 24 permutations of 4 parties together give the exact Shapley values."""
     table, test = table_of(4)
-    walker = table.walker(ENGINE)
-    public = dpv.Utility(*test).encode(table.encoding, torch.float64, torch.device("cpu"))
-    evaluate = Evaluator(public, walker.model, ENGINE)
     orders = np.array(list(orders_of(range(4))))
-    marginals = walker.marginals(evaluate, table.rows, orders)
+    marginals = table.game(dpv.Utility(*test), ENGINE).walk(orders)
     values = np.array([marginals[orders == party].mean() for party in range(4)])
     np.testing.assert_allclose(values, dpv.games.value_game(utility_of(table, test), 4).values, atol=1e-12)
 

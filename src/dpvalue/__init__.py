@@ -16,9 +16,9 @@ from dpvalue.planning.projection import Projection
 from dpvalue.privacy import Guarantee, Ledger, Privacy
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.valuation import baselines, diagnostics, games, tasks
+from dpvalue.valuation.loading import load
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalue
-from dpvalue.valuation.storage import load
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.value import release, value
 

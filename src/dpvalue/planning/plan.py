@@ -25,8 +25,7 @@ from dpvalue.planning.projection import Projection
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
-from dpvalue.releasing.schedule import Schedule, as_schedule
-from dpvalue.valuation.replay import LEAST_WALKS
+from dpvalue.releasing.schedule import LEAST_WALKS, Schedule, as_schedule
 from dpvalue.valuation.run import open_setting
 
 CANNOT_WORK, CAN_WORK = 0.6, 0.7

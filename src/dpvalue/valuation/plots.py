@@ -12,6 +12,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_choice, require_count
+from dpvalue.valuation.tasks.curves import ORDERS, addition_curve, removal_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,8 +51,6 @@ class ResultPlots:
 
     def curve(self, kind: str = "removal", semivalue: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw the utility as parties are removed (or added): highest first, lowest first, and at random."""
-        from dpvalue.valuation.tasks.curves import ORDERS, addition_curve, removal_curve
-
         require_choice("kind", kind, ("removal", "addition"))
         name, _ = self._of(semivalue)
         make = removal_curve if kind == "removal" else addition_curve
