@@ -52,7 +52,7 @@ class Game(ABC):
     def leave_one_out(self) -> Floats:
         """Return what each player adds to all the others, from n + 1 coalitions."""
         worths = _worths(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
-        return worths[-1] - worths[:-1]  # the last leaves out nobody
+        return np.asarray(worths[-1] - worths[:-1])  # the last leaves out nobody
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
         """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out."""
@@ -102,7 +102,7 @@ class Valued:
 
 def estimate_values(
     game: Game,
-    semivalues: tuple[Semivalue, ...],
+    kinds: tuple[Semivalue, ...],
     permutations: int,
     tolerance: float,
     seed: int,
@@ -112,20 +112,20 @@ def estimate_values(
 
     Args:
         game: what is valued.
-        semivalues: which to estimate; one walk serves all.
+        kinds: which semivalues; one walk serves all.
         permutations: the most to walk. A game of few players is enumerated if its coalitions are no more than theirs.
         tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
         seed: of the permutations.
         progress: told how far the walks are.
     """
     if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= permutations * game.n:
-        return Valued(_enumerated(game, semivalues), 0, True)
-    known = {kind.name: game.exact(kind) for kind in semivalues}
+        return Valued(_enumerated(game, kinds), 0, True)
+    known = {kind.name: game.exact(kind) for kind in kinds}
     exact = {name: exact_estimate(values, evaluations=1) for name, values in known.items() if values is not None}
-    others = tuple(kind for kind in semivalues if kind.name not in exact)
+    others = tuple(kind for kind in kinds if kind.name not in exact)
     walked = _walked(game, others, permutations, tolerance, seed, Purpose.REPLAY, progress)
     estimates = exact | walked.estimates
-    return Valued({kind.name: estimates[kind.name] for kind in semivalues}, walked.walks, walked.converged)
+    return Valued({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
 
 
 def value_game(
@@ -191,11 +191,10 @@ def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Gam
 def _worths(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
     """The worths of so many coalitions, which are made from their numbers 0, 1, ..., as many at once as fit."""
     pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
-    worths = [np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces]
-    for numbers, some in zip(pieces, worths, strict=True):
-        if some.shape != numbers.shape:
-            raise DpvalueError(f"worth must return one number for each of {len(numbers)} coalitions, got {some.shape}")
-    return np.concatenate(worths)
+    worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
+    if worths.shape != (count,):
+        raise DpvalueError(f"worth must return one number a coalition, got the shape {worths.shape} for {count}")
+    return worths
 
 
 def _enumerated(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:

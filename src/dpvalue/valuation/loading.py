@@ -20,7 +20,7 @@ from dpvalue.valuation.result import Result
 from dpvalue.valuation.saved import check_saved
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 from dpvalue.valuation.storage import read
-from dpvalue.valuation.table import Table
+from dpvalue.valuation.table import PLAIN, Table
 
 
 def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = None) -> Result | Table:
@@ -63,30 +63,19 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         from dpvalue.data.schema import Schema
 
         preprocess = Schema.from_json(stored["schema"])
-    encoding = Encoding(
-        stored["task"],
-        tuple(stored["classes"]),
-        tuple(stored["shape"]),
-        None if stored["columns"] is None else tuple(stored["columns"]),
-        stored["preprocessed"],
-        preprocess,
-    )
+    columns = None if stored["columns"] is None else tuple(stored["columns"])
+    shape, classes = tuple(stored["shape"]), tuple(stored["classes"])
     return Table(
+        **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
         rows=tensors["rows"],
-        names=tuple(header["names"]),
         noise_std=tensors["noise_std"].numpy(),
         guarantee=Guarantee(**header["guarantee"]),
         initial=tensors["initial"],
         basis=tensors.get("basis"),
         projection=None if header["projection"] is None else Projection(**header["projection"]),
-        expected_auc=header["expected_auc"],
-        learning_rate=header["learning_rate"],
         model=header["model"] if named else model,
-        digest=header["digest"],
-        encoding=encoding,
+        encoding=Encoding(stored["task"], classes, shape, columns, stored["preprocessed"], preprocess),
         schedule=Schedule(**header["schedule"]),
-        permutations=header["permutations"],
-        seed=header["seed"],
     )
 
 

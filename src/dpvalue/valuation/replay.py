@@ -33,10 +33,8 @@ class TableGame(Game):
         """Return V of the model of each coalition."""
         walker, rows = self.walker, self.rows
         batch = walker.engine.batch(4 * walker.model.size + self.n)
-        worths = [
-            self.evaluate(walker.initial - walker.learning_rate * (members.to(rows) @ rows))
-            for members in torch.from_numpy(coalitions).split(batch)
-        ]
+        sums = (members.to(rows) @ rows for members in torch.from_numpy(coalitions).split(batch))
+        worths = [self.evaluate(walker.initial - walker.learning_rate * some) for some in sums]
         return torch.cat(worths).cpu().numpy()
 
     def walk(self, orders: Ints) -> Floats:

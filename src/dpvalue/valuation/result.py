@@ -75,6 +75,12 @@ class Result:
         """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
         return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
 
+    def name_of(self, semivalue: str | None) -> str:
+        """Return the name of a semivalue of this result; None is its first. Raises for one that it does not have."""
+        name = semivalue or self.semivalues[0].name
+        require_choice("semivalue", name, self.estimates)
+        return name
+
     @property
     def plot(self) -> ResultPlots:
         """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
@@ -103,7 +109,7 @@ class Result:
         require_count("draws", draws, least=2)
         if not self.guarantee.private:
             return {kind.name: np.zeros(self.table.n) for kind in self.semivalues}
-        drawn_values: dict[str, list[Floats]] = {kind.name: [] for kind in self.semivalues}
+        again = []
         with self.engine.threading(), reporting(progress) as tell:
             game = self.game(utility, target)
             std = torch.from_numpy(self.table.noise_std).to(game.rows)[:, None]
@@ -111,11 +117,10 @@ class Result:
             walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
             for number, drawn in enumerate(self._fresh_noise(draws), start=1):
                 noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
-                again = estimate_values(noisy, self.semivalues, walks, 1e-12, self.table.seed)
+                again.append(estimate_values(noisy, self.semivalues, walks, 1e-12, self.table.seed).estimates)
                 tell("errors", number, draws)
-                for name, values in drawn_values.items():
-                    values.append(again.estimates[name].values)
-        return {name: np.std(values, axis=0, ddof=1) for name, values in drawn_values.items()}
+        names = [kind.name for kind in self.semivalues]
+        return {name: np.std([estimates[name].values for estimates in again], axis=0, ddof=1) for name in names}
 
     def game(self, utility: Any = None, target: str | None = None) -> TableGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
@@ -163,8 +168,7 @@ class Result:
     def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
         """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""
         require_count("k", k)
-        name = semivalue or self.semivalues[0].name
-        require_choice("semivalue", name, self.estimates)
+        name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
 
     def revalue(self, utility: Any, **settings: Any) -> Result:
@@ -183,7 +187,7 @@ class Result:
         for number, kind in enumerate(self.semivalues):
             for name in FIELDS:
                 tensors[f"{name}.{number}"] = torch.from_numpy(getattr(self.estimates[kind.name], name))
-        write(Path(path), (header, tensors))
+        write(Path(path), header, tensors)
 
     def __repr__(self) -> str:
         names = ", ".join(kind.name for kind in self.semivalues)

@@ -26,11 +26,11 @@ Parts = tuple[dict[str, Any], dict[str, Tensor]]
 """A header and tensors."""
 
 
-def write(path: Path, parts: Parts) -> None:
+def write(path: Path, header: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     """Write a file, whole or not at all."""
     from safetensors.torch import save
 
-    header, tensors = parts[0], {name: tensor.contiguous() for name, tensor in parts[1].items()}
+    tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
     # One entry: several would be written in any order.
     whole = {"format": FORMAT_VERSION, "digest": _digest(header, tensors), "header": header}
     metadata = {"dpvalue": _as_text(whole)}

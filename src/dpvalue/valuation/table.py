@@ -30,6 +30,10 @@ from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 from dpvalue.valuation.storage import Parts, write
 
+PLAIN = ("names", "expected_auc", "learning_rate", "digest", "permutations", "seed")
+"""What a file holds of a table as it is."""
+_ENCODING = ("task", "classes", "shape", "columns", "preprocessed", "schema")
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -146,30 +150,16 @@ class Table:
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
-        write(Path(path), self.parts())
+        write(Path(path), *self.parts())
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        encoding = {
-            "task": self.encoding.task,
-            "classes": self.encoding.classes,
-            "shape": self.encoding.shape,
-            "columns": self.encoding.columns,
-            "preprocessed": self.encoding.preprocessed,
-            "schema": self.encoding.schema,
-        }
-        header = {
-            "names": self.names,
+        header = {name: getattr(self, name) for name in PLAIN} | {
             "guarantee": asdict(self.guarantee),
             "projection": None if self.projection is None else asdict(self.projection),
-            "expected_auc": self.expected_auc,
-            "learning_rate": self.learning_rate,
             "model": self.model if isinstance(self.model, str) else "custom",
-            "digest": self.digest,
-            "encoding": encoding,
+            "encoding": {name: getattr(self.encoding, name) for name in _ENCODING},
             "schedule": asdict(self.schedule),
-            "permutations": self.permutations,
-            "seed": self.seed,
         }
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": torch.from_numpy(self.noise_std)}
         if self.basis is not None:

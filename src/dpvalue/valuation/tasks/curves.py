@@ -146,10 +146,7 @@ def _orders(
     require_count("points", points, least=2)
     require_count("trials", trials)
     require_seed(seed)
-    name = semivalue or result.semivalues[0].name
-    require_choice("semivalue", name, result.estimates)
-    n = result.table.n
-    values = np.nan_to_num(result.values[name], nan=0.0)
+    n, values = result.table.n, np.nan_to_num(result.values[result.name_of(semivalue)], nan=0.0)
     if order == "random":
         orders = [stream(seed, Purpose.CURVES, trial).permutation(n) for trial in range(trials)]
     else:
