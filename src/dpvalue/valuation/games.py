@@ -101,29 +101,24 @@ class Valued:
 
 
 def estimate_values(
-    game: Game,
-    kinds: tuple[Semivalue, ...],
-    permutations: int,
-    tolerance: float,
-    seed: int,
-    progress: Progress = silent,
+    game: Game, kinds: tuple[Semivalue, ...], most: int, tolerance: float, seed: int, progress: Progress = silent
 ) -> Valued:
     """Return semivalues of a game: exactly where that is cheap, else from at most so many permutations.
 
     Args:
         game: what is valued.
         kinds: which semivalues; one walk serves all.
-        permutations: the most to walk. A game of few players is enumerated if its coalitions are no more than theirs.
+        most: permutations to walk. A game of few players is enumerated if its coalitions are no more than theirs.
         tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
         seed: of the permutations.
         progress: told how far the walks are.
     """
-    if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= permutations * game.n:
+    if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
         return Valued(_enumerated(game, kinds), 0, True)
     known = {kind.name: game.exact(kind) for kind in kinds}
     exact = {name: exact_estimate(values, evaluations=1) for name, values in known.items() if values is not None}
     others = tuple(kind for kind in kinds if kind.name not in exact)
-    walked = _walked(game, others, permutations, tolerance, seed, Purpose.REPLAY, progress)
+    walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
     estimates = exact | walked.estimates
     return Valued({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
 
