@@ -262,23 +262,23 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
     """With a digest that is right: whoever can write a file can make one."""
     result.save(tmp_path / "file")
     assert used(tmp_path / "file") is None
-    header, tensors = storage._read(tmp_path / "file")
+    header, tensors = storage.read(tmp_path / "file")
     refused = 0
     for path in paths(header):
         for new in (KeyError, *BAD.values()):
-            storage._write(tmp_path / "changed", put(header, path, new), tensors)
+            storage.write(tmp_path / "changed", put(header, path, new), tensors)
             refused += used(tmp_path / "changed") is not None
     assert refused > 300
     for name, tensor in tensors.items():
         for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
-            storage._write(tmp_path / "changed", header, {**tensors, name: other})
+            storage.write(tmp_path / "changed", header, {**tensors, name: other})
             assert used(tmp_path / "changed"), (name, other.shape)
         for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
             content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
             (tmp_path / "changed").write_bytes(content)
             assert used(tmp_path / "changed"), (name, kind)
         left = {one: tensors[one] for one in tensors if one != name}
-        storage._write(tmp_path / "changed", header, left)
+        storage.write(tmp_path / "changed", header, left)
         assert used(tmp_path / "changed"), name
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.valuation.games import value_game
+from dpvalue.valuation.games import FunctionGame, ListedGame, estimate_values, value_game
 
 Game = Callable[[tuple[int, ...]], float]
 
@@ -89,6 +90,62 @@ def test_many_players_must_be_sampled() -> None:
 
 def test_shapley_values_of_every_sampled_permutation_add_up() -> None:
     assert value_game(airport, 4, permutations=7).values.sum() == pytest.approx(18.0)
+
+
+@pytest.mark.parametrize(("game", "semivalue", "expected"), KNOWN)
+def test_a_list_of_worths_is_a_game(game: Game, semivalue: str, expected: list[float]) -> None:
+    n = len(expected)
+    worths = [game(tuple(player for player in range(n) if mask >> player & 1)) for mask in range(2**n)]
+    listed = ListedGame(worths)
+    np.testing.assert_allclose(value_game(listed, semivalue=semivalue).values, expected, atol=1e-9)
+    by_list, by_function = (value_game(either, n, semivalue, permutations=30, seed=2) for either in (listed, game))
+    np.testing.assert_array_equal(by_list.values, by_function.values)
+    np.testing.assert_allclose(listed.leave_one_out(), value_game(game, n, "loo").values)
+
+
+@pytest.mark.parametrize("worths", [[], [1.0], [0.0, 1.0, 2.0], [[0.0, 1.0], [1.0, 2.0]]])
+def test_a_list_of_worths_has_one_for_each_coalition(worths: list[Any]) -> None:
+    with pytest.raises(dpv.DpvalueError, match="worths must be 2\\^n numbers"):
+        ListedGame(worths)
+
+
+def test_a_function_is_asked_once_for_a_coalition_in_a_batch() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def v(players: tuple[int, ...]) -> float:
+        asked.append(players)
+        return float(len(players))
+
+    value_game(v, 4, permutations=20)
+    assert len(set(asked)) == len(asked) <= 16
+
+
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However few coalitions fit at once."""
+    whole = [value_game(shoes, 5, "banzhaf", permutations) for permutations in (None, 45)]
+    left_out = FunctionGame(shoes, 5).leave_one_out()
+    monkeypatch.setattr("dpvalue.valuation.games._MOST_CELLS", 11)
+    pieces = [value_game(shoes, 5, "banzhaf", permutations) for permutations in (None, 45)]
+    for expected, found in zip(whole, pieces, strict=True):
+        np.testing.assert_array_equal(found.values, expected.values)
+    np.testing.assert_array_equal(FunctionGame(shoes, 5).leave_one_out(), left_out)
+
+
+def test_an_estimate_is_exact_where_that_is_cheap_and_walks_to_its_tolerance_elsewhere() -> None:
+    game, kinds = FunctionGame(shoes, 5), (dpv.semivalue("loo"), dpv.semivalue("shapley"))
+    all_of_them = estimate_values(game, kinds, 7, 0.1, seed=0)  # 35 coalitions along walks, 32 in all
+    assert (all_of_them.walks, all_of_them.converged) == (0, True)
+    walked = estimate_values(game, kinds, 6, 0.1, seed=0)
+    assert (walked.walks, walked.converged) == (6, False)
+    assert walked.estimates["loo"].values.tolist() == [0.0, 0.0, 0.0, 1.0, 1.0]
+    many = FunctionGame(lambda players: sum(players) ** 2 / 100, 20)
+    loose, tight = (estimate_values(many, kinds, 2000, tolerance, seed=0) for tolerance in (0.05, 0.02))
+    assert 20 <= loose.walks < tight.walks < 2000
+    for valued, tolerance in ((loose, 0.05), (tight, 0.02)):
+        shapley = valued.estimates["shapley"]
+        assert list(valued.estimates) == ["loo", "shapley"]
+        assert valued.converged
+        assert shapley.std_errors.max() <= tolerance * shapley.values.std()
 
 
 @pytest.mark.parametrize(("n", "permutations", "seed"), [(0, None, 0), (3, 0, 0), (3, 2.5, 0), (3, 5, -1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import permutations as orders_of
 from typing import Any
 
@@ -10,7 +11,6 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.engine.evaluator import Evaluator
 
 from .data import classification, flipped_breast_cancer
 
@@ -50,13 +50,22 @@ def test_a_table_of_few_parties_is_the_game_of_its_sums(semivalue: str) -> None:
 def test_walks_over_a_table_are_marginals_of_that_game() -> None:
     """All 24 permutations of 4 parties together give the exact Shapley values."""
     table, test = table_of(4)
-    walker = table.walker(ENGINE)
-    public = dpv.Utility(*test).encode(table.encoding, torch.float64, torch.device("cpu"))
-    evaluate = Evaluator(public, walker.model, ENGINE)
     orders = np.array(list(orders_of(range(4))))
-    marginals = walker.marginals(evaluate, table.rows, orders)
+    marginals = table.game(dpv.Utility(*test), ENGINE).walk(orders)
     values = np.array([marginals[orders == party].mean() for party in range(4)])
     np.testing.assert_allclose(values, dpv.games.value_game(utility_of(table, test), 4).values, atol=1e-12)
+
+
+def test_what_a_table_knows_faster_is_what_its_worths_say() -> None:
+    """Walks and leave-one-out, beside those that any game has."""
+    table, test = table_of(9)
+    game = table.game(dpv.Utility(*test), ENGINE)
+    orders = np.array([np.random.default_rng(seed).permutation(9) for seed in range(5)])
+    np.testing.assert_allclose(game.walk(orders), dpv.games.Game.walk(game, orders), atol=1e-12)
+    np.testing.assert_allclose(game.leave_one_out(), dpv.games.Game.leave_one_out(game), atol=1e-12)
+    other = game.with_rows(2 * game.rows)
+    twice = dataclasses.replace(table, learning_rate=2 * table.learning_rate).game(dpv.Utility(*test), ENGINE)
+    np.testing.assert_allclose(other.walk(orders), twice.walk(orders), atol=1e-12)
 
 
 @pytest.mark.parametrize("privacy", [None, dpv.Privacy(epsilon=3.0)])

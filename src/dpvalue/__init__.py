@@ -19,9 +19,9 @@ from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.value import release, value
 from dpvalue.valuation import diagnostics, games, tasks
+from dpvalue.valuation.loading import load
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalue
-from dpvalue.valuation.storage import load
 from dpvalue.valuation.table import Table
 
 __version__ = "0.1.0"

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, TypeVar
 
 from dpvalue.errors import DpvalueError
-from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
 
 Check = Callable[[str, Any], None]
 Kind = TypeVar("Kind")
@@ -122,14 +120,6 @@ def _is_whole(found: Any) -> bool:
     return isinstance(found, int) and is_number(found)
 
 
-def _check_guarantee(name: str, found: Any) -> None:
-    fields(private=FLAG)(name, found)
-    if found["private"]:
-        _spent(name, found)
-    elif found != asdict(Guarantee(private=False)):
-        raise DpvalueError(f"{name} must hold no numbers without privacy, got {short(found)}")
-
-
 OBJECT = must_be("an object", lambda found: isinstance(found, dict))
 TEXT = must_be("a text", lambda found: isinstance(found, str))
 FLAG = must_be("true or false", lambda found: isinstance(found, bool))
@@ -138,27 +128,6 @@ ANY_NUMBER = must_be("a number, or not a number", lambda found: is_number(found)
 POSITIVE = must_be("a positive number", lambda found: is_number(found) and found > 0)
 WHOLE = must_be("a whole number of at least 0", lambda found: _is_whole(found) and found >= 0)
 COUNT = must_be("a whole number of at least 1", lambda found: _is_whole(found) and found >= 1)
-_spent = fields(
-    unit=one_of(UNITS),
-    neighbours=one_of(NEIGHBOURS),
-    epsilon=POSITIVE,
-    delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
-    mu=maybe(POSITIVE),
-    mechanism=one_of(("Gaussian", "Laplace")),
-    accounting=one_of(ACCOUNTINGS),
-    claimed_epsilon=maybe(POSITIVE),
-    noise_multiplier=POSITIVE,
-    releases=COUNT,
-    clip=POSITIVE,
-    advantage=NUMBER,
-    parties_per_person=COUNT,
-    simulation=FLAG,
-    ledger=maybe(TEXT),
-    returned=maybe(TEXT),
-    parties=maybe(TEXT),
-    person=maybe(TEXT),
-)
-GUARANTEE: Check = _check_guarantee
 
 
 def _column(name: str, found: Any) -> None:

@@ -19,8 +19,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.data.parties import Parties, features_and_labels
-from dpvalue.data.raw import as_numbers, label_column
+from dpvalue.data.parties import Parties
+from dpvalue.data.raw import as_numbers, features_and_labels, label_column
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.planning.detection import auc

@@ -6,23 +6,21 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dpvalue.arrays import Array, Bools, Ints
-from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.columns import as_columns, is_frame
 from dpvalue.data.encoding import Encoding
-from dpvalue.data.raw import as_numbers, is_numeric, label_column, row_count, row_numbers
+from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
+from dpvalue.data.raw import as_numbers, features_and_labels, is_numeric, label_column, row_count, take_column
 from dpvalue.data.rows import PartyRows, PersonRows, party_rows, person_rows
+from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.holders import ROWS, Holding
-
-if TYPE_CHECKING:
-    from dpvalue.data.problems import Problem
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
@@ -169,9 +167,6 @@ class Parties:
             classes: all classes, where the public set does not show every one.
             target: the label column of a public DataFrame.
         """
-        from dpvalue.data.problems import feature_problems, label_problems, owner_problems
-        from dpvalue.data.utility import as_utility
-
         person = None if self.persons is None else self.person_of_row
         found = owner_problems(self.party_of_row, person)
         if utility is not None:
@@ -259,39 +254,3 @@ def counts_of(
     require_count("records", records)
     sizes = np.full(int(parties), records)
     return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
-
-
-def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
-    """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
-    if is_frame(data):
-        if target is None:
-            raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
-        table = as_columns(data)
-        return table.without(target), take_column(table, target, "target")
-    if isinstance(data, torch.utils.data.Dataset):
-        items = [data[i] for i in range(row_count(data, argument))]
-        pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
-        # Private ones are kept as they are, to be read one by one: one of another kind must not change the others.
-        X = [x for x, _ in pairs] if argument == "parties" else np.stack([row_numbers(x) for x, _ in pairs])
-        return X, [_scalar(y) for _, y in pairs]
-    if isinstance(data, tuple | list) and len(data) == 2:
-        return data[0], data[1]
-    raise DpvalueError(
-        f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
-    )
-
-
-def _scalar(label: Any) -> Any:
-    """A label of a Dataset, taken out of a tensor or array of one number."""
-    if isinstance(label, Tensor):
-        numbers = row_numbers(label)
-        whole = not label.is_floating_point() and numbers.size == 1 and np.isfinite(numbers).all()
-        return int(numbers.item()) if whole else (numbers.item() if numbers.size == 1 else None)
-    return label.item() if isinstance(label, np.ndarray) and label.size == 1 else label
-
-
-def take_column(table: Columns, column: str, argument: str) -> Column:
-    """Return a column of a table."""
-    if column not in table.columns:
-        raise DpvalueError(f"{argument} must be one of the columns {list(table.columns)}, got {column!r}")
-    return table[column]

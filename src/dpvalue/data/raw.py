@@ -136,3 +136,39 @@ def refuse_rows(bad: Bools, argument: str, allowed: str) -> None:
         where = np.flatnonzero(bad)
         shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
         raise DpvalueError(f"{argument}: {allowed}; not so at row(s) {shown} ({len(where)} of {len(bad)})")
+
+
+def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
+    """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
+    if is_frame(data):
+        if target is None:
+            raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
+        table = as_columns(data)
+        return table.without(target), take_column(table, target, "target")
+    if isinstance(data, torch.utils.data.Dataset):
+        items = [data[i] for i in range(row_count(data, argument))]
+        pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
+        # Private ones are kept as they are, to be read one by one: one of another kind must not change the others.
+        X = [x for x, _ in pairs] if argument == "parties" else np.stack([row_numbers(x) for x, _ in pairs])
+        return X, [_scalar(y) for _, y in pairs]
+    if isinstance(data, tuple | list) and len(data) == 2:
+        return data[0], data[1]
+    raise DpvalueError(
+        f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
+    )
+
+
+def _scalar(label: Any) -> Any:
+    """A label of a Dataset, taken out of a tensor or array of one number."""
+    if isinstance(label, Tensor):
+        numbers = row_numbers(label)
+        whole = not label.is_floating_point() and numbers.size == 1 and np.isfinite(numbers).all()
+        return int(numbers.item()) if whole else (numbers.item() if numbers.size == 1 else None)
+    return label.item() if isinstance(label, np.ndarray) and label.size == 1 else label
+
+
+def take_column(table: Columns, column: str, argument: str) -> Column:
+    """Return a column of a table."""
+    if column not in table.columns:
+        raise DpvalueError(f"{argument} must be one of the columns {list(table.columns)}, got {column!r}")
+    return table[column]

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from dpvalue.data.columns import as_columns, is_frame
 from dpvalue.data.encoding import Encoding, fit_encoding
-from dpvalue.data.parties import features_and_labels
-from dpvalue.data.raw import are_floats, label_column, refuse_rows, row_count
+from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
 from dpvalue.errors import DpvalueError, require_number
 from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
 

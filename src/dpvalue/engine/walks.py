@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpvalue.arrays import Floats, Ints
-from dpvalue.engine.evaluator import Evaluator
+from dpvalue.arrays import Ints
 from dpvalue.engine.local import Local
 from dpvalue.models import Model
 
@@ -39,22 +38,3 @@ class Walker:
                 path = torch.cat([model, table[some].mul_(-self.learning_rate)], dim=1).cumsum_(1)
                 yield slice(w, w + len(orders)), slice(p, p + some.shape[1]), path[:, :-1], path[:, 1:]
                 model = path[:, -1:].clone()
-
-    def marginals(self, evaluate: Evaluator, table: Tensor, permutations: Ints) -> Floats:
-        """Return the marginals (walks, positions) of each permutation over the table."""
-        walks, n = permutations.shape
-        utilities = torch.empty(walks, n + 1, dtype=torch.float64, device=table.device)
-        utilities[:, 0] = evaluate(self.initial[None])
-        for some, positions, _, after in self.prefixes(table, permutations):
-            found = evaluate(after.flatten(0, 1)).view(after.shape[:2])
-            utilities[some, positions.start + 1 : positions.stop + 1] = found
-        return utilities.diff(dim=1).cpu().numpy()
-
-    def coalition_utilities(self, evaluate: Evaluator, table: Tensor, coalitions: Tensor) -> Floats:
-        """Return V of each coalition, a row of 0 and 1 (c, n)."""
-        batch = self.engine.batch(4 * self.model.size + coalitions.shape[1])
-        parts = [
-            evaluate(self.initial - self.learning_rate * (some.to(table.dtype) @ table))
-            for some in coalitions.split(batch)
-        ]
-        return torch.cat(parts).cpu().numpy()

@@ -12,7 +12,6 @@ from dpvalue.stored import (
     ANY_NUMBER,
     COUNT,
     FLAG,
-    GUARANTEE,
     NUMBER,
     OBJECT,
     TEXT,
@@ -22,6 +21,7 @@ from dpvalue.stored import (
     maybe,
     one_of,
 )
+from dpvalue.valuation.saved import check_guarantee
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue.valuation.tasks.curves import ORDERS
 
@@ -91,7 +91,7 @@ _RELEASES = fields(
     task=TEXT,
     model=TEXT,
     seed=WHOLE,
-    guarantee=GUARANTEE,
+    guarantee=check_guarantee,
     sentence=TEXT,
     how=TEXT,
     plan=maybe(

@@ -34,8 +34,8 @@ from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.server.plan_page import Plan
 from dpvalue.stored import parse_json, read_text
+from dpvalue.valuation.loading import load
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.storage import load
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
 from dpvalue.valuation.tasks.curves import ORDERS

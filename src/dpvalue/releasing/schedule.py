@@ -33,6 +33,7 @@ PAPER_KINDS = ("independent", "running-mean", "optimal", "decaying")
 ROUND_KINDS = ("lagged", "replay")
 DEFAULT_LAGGED_PROBES = 50
 DEFAULT_REPLAY_ROUNDS, DEFAULT_REPLAY_PROBES = 2, 20
+LEAST_WALKS = 20  # before errors are looked at
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from dpvalue.privacy.noise import noise_source
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.interleaved import InterleavedReleases
 from dpvalue.releasing.rounds import RoundReleases
+from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.replay import LEAST_WALKS
+from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096
@@ -159,11 +160,11 @@ class _Trial:
         few = len(table)
         estimator = Estimator(semivalues("shapley")[0], few)
         orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
-        walker = self._walker(few)
-        walker.marginals(self._evaluate, table, orders[:1])
+        game = TableGame(self._walker(few), self._evaluate, table)
+        game.walk(orders[:1])
 
         began = time.perf_counter()
-        marginals = walker.marginals(self._evaluate, table, orders)
+        marginals = game.walk(orders)
         walked = (time.perf_counter() - began) * self._at.n / few
         estimator.add(orders, marginals)  # a few calls for each walk, however many parties there are
         each = (walked + time.perf_counter() - began - walked * few / self._at.n) / LEAST_WALKS

@@ -34,6 +34,7 @@ from dpvalue.releasing.rounds import RoundReleases
 from dpvalue.server.charging import Charging, charging
 from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.valuation.estimates import Estimate, Estimator
+from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
 from dpvalue.valuation.table import Table
 
@@ -135,7 +136,7 @@ class Run:
         first = self.choice.schedule.first_valued(self.settings.permutations)
         some = orders[max(first - number * probes, 0) :]
         if len(some):
-            add(some, self.walker.marginals(self.evaluate, table, some))
+            add(some, TableGame(self.walker, self.evaluate, table).walk(some))
 
     def _spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""

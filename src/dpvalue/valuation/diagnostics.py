@@ -21,9 +21,7 @@ def mean_adjusted_variance(result: Result, semivalue: str | None = None) -> Floa
     mu_j is the value and s_j^2 = sum_t (m_t - mu_j)^2 / (k (k - 1)), as if the marginals were independent. Free:
     post-processing of the result.
     """
-    name = semivalue or result.semivalues[0].name
-    require_choice("semivalue", name, result.estimates)
-    estimate = result.estimates[name]
+    estimate = result.estimates[result.name_of(semivalue)]
     return np.asarray(estimate.sample_variances / np.abs(estimate.values))
 
 

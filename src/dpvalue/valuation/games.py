@@ -1,24 +1,131 @@
-"""Semivalues of any coalition game: exactly by enumeration, or by sampling permutations."""
+"""Games, and the semivalues of any of them: exactly where that is cheap, else by walking permutations.
+
+A game says what coalitions of its players are worth, many at a time. Leave-one-out is exact with n + 1 coalitions; a
+game of few players is enumerated when that is no dearer than the permutations allowed; a game may know the values by a
+way of its own; everything else walks permutations until the standard errors are small enough.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import comb
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from dpvalue.arrays import Floats
+from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.streams import Purpose, permutations, require_seed
+from dpvalue.progress import Progress, silent
+from dpvalue.releasing.schedule import LEAST_WALKS
+from dpvalue.streams import Purpose, require_seed
+from dpvalue.streams import permutations as drawn_permutations
 from dpvalue.valuation.estimates import Estimate, Estimator, exact_estimate
-from dpvalue.valuation.semivalues import Semivalue, semivalue
+from dpvalue.valuation.semivalues import Semivalue
+from dpvalue.valuation.semivalues import semivalue as semivalue_of
+
+__all__ = ["Estimate", "FunctionGame", "Game", "ListedGame", "Semivalue", "value_game"]
 
 MOST_PLAYERS_ENUMERATED = 16
+_MOST_CELLS = 2**24  # coalitions x players that a game is asked about at once, a byte each
+
+
+class Game(ABC):
+    """What is valued: players 0, ..., n - 1, and what any coalition of them is worth.
+
+    A game of your own sets `n` and defines `worth`; it overrides the others where it knows a faster way.
+    """
+
+    n: int
+
+    @abstractmethod
+    def worth(self, coalitions: Bools) -> Floats:
+        """Return the worth (c,) of each coalition: a row that is true for its members (c, n)."""
+
+    def walk(self, orders: Ints) -> Floats:
+        """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n)."""
+        places, steps = np.argsort(orders, axis=1), self.n + 1
+        worths = _worths(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
+        return np.diff(worths.reshape(-1, steps), axis=1)
+
+    def leave_one_out(self) -> Floats:
+        """Return what each player adds to all the others, from n + 1 coalitions."""
+        worths = _worths(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
+        return np.asarray(worths[-1] - worths[:-1])  # the last leaves out nobody
+
+    def exact(self, semivalue: Semivalue) -> Floats | None:
+        """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out."""
+        return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
+
+
+class FunctionGame(Game):
+    """A game given as a function of players, in increasing order; it is called once for a coalition in a batch."""
+
+    def __init__(self, v: Callable[[tuple[int, ...]], float], n: int) -> None:
+        require_count("n", n)
+        self.v, self.n = v, n
+
+    def worth(self, coalitions: Bools) -> Floats:
+        """Return v of each coalition."""
+        different, places = np.unique(coalitions, axis=0, return_inverse=True)
+        worths = [float(self.v(tuple(np.flatnonzero(coalition).tolist()))) for coalition in different]
+        return np.array(worths)[places.reshape(-1)]
+
+
+class ListedGame(Game):
+    """A game given as the worths of all 2^n coalitions: worths[mask], bit j of the mask being set if player j is in.
+
+    >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
+    [7.0, 8.0]
+    """
+
+    def __init__(self, worths: ArrayLike) -> None:
+        self.worths = np.asarray(worths, dtype=np.float64)
+        self.n = self.worths.size.bit_length() - 1
+        if self.n < 1 or self.worths.shape != (2**self.n,):
+            raise DpvalueError(f"worths must be 2^n numbers for n of at least 1, got the shape {self.worths.shape}")
+
+    def worth(self, coalitions: Bools) -> Floats:
+        """Look each coalition up."""
+        return self.worths[coalitions @ (1 << np.arange(self.n))]
+
+
+@dataclass(frozen=True)
+class Valued:
+    """The estimates of a game, how many permutations were walked (0: exact), and whether the tolerance was met."""
+
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool
+
+
+def estimate_values(
+    game: Game, kinds: tuple[Semivalue, ...], most: int, tolerance: float, seed: int, progress: Progress = silent
+) -> Valued:
+    """Return semivalues of a game: exactly where that is cheap, else from at most so many permutations.
+
+    Args:
+        game: what is valued.
+        kinds: which semivalues; one walk serves all.
+        most: permutations to walk. A game of few players is enumerated if its coalitions are no more than theirs.
+        tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
+        seed: of the permutations.
+        progress: told how far the walks are.
+    """
+    if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
+        return Valued(_enumerated(game, kinds), 0, True)
+    known = {kind.name: game.exact(kind) for kind in kinds}
+    exact = {name: exact_estimate(values, evaluations=1) for name, values in known.items() if values is not None}
+    others = tuple(kind for kind in kinds if kind.name not in exact)
+    walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
+    estimates = exact | walked.estimates
+    return Valued({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
 
 
 def value_game(
-    v: Callable[[tuple[int, ...]], float],
-    n: int,
+    v: Game | Callable[[tuple[int, ...]], float],
+    n: int | None = None,
     semivalue: str | Semivalue = "shapley",
     permutations: int | None = None,
     seed: int = 0,
@@ -26,37 +133,34 @@ def value_game(
     """Return the semivalue of each of the players 0..n-1 of the game v.
 
     Args:
-        v: the worth of a coalition, given as a tuple of players in increasing order; v(()) is asked for too.
-        n: number of players.
+        v: a `Game`, or the worth of a coalition that is given as a tuple of players in increasing order, () included.
+        n: number of players; a `Game` has its own.
         semivalue: a name ("shapley", "banzhaf", "beta(a,b)", "loo") or a `Semivalue`.
-        permutations: how many to sample; None enumerates all 2^n coalitions, for n <= 16.
+        permutations: how many to sample; None values exactly: all 2^n coalitions for n <= 16, above that only what the
+            game knows without them, as leave-one-out.
         seed: of the sampled permutations.
 
     >>> gloves = lambda players: min(len(players) - (2 in players), 2 in players)
     >>> value_game(gloves, 3).values.round(4).tolist()
     [0.1667, 0.1667, 0.6667]
     """
-    require_count("n", n)
+    game, kind = _as_game(v, n), semivalue_of(semivalue)
     require_seed(seed)
-    kind = _semivalue(semivalue)
-    if permutations is None:
-        if n > MOST_PLAYERS_ENUMERATED:
-            raise DpvalueError(
-                f"permutations must be given for n > {MOST_PLAYERS_ENUMERATED} players (2^n coalitions), got n = {n}"
-            )
-        worth = np.array([float(v(members(mask, n))) for mask in range(2**n)])
-        return exact_estimate(enumerate_values(worth, n, kind), evaluations=2 ** (n - 1))
-    require_count("permutations", permutations)
-    return _sampled(v, n, kind, permutations, seed)
+    if permutations is not None:
+        require_count("permutations", permutations)
+        return _walked(game, (kind,), permutations, None, seed, Purpose.PERMUTATION, silent).estimates[kind.name]
+    if game.n <= MOST_PLAYERS_ENUMERATED:
+        return _enumerated(game, (kind,))[kind.name]
+    values = game.exact(kind)
+    if values is None:
+        raise DpvalueError(
+            f"permutations must be given for n > {MOST_PLAYERS_ENUMERATED} players (2^n coalitions), got n = {game.n}"
+        )
+    return exact_estimate(values, evaluations=1)
 
 
-def members(mask: int, n: int) -> tuple[int, ...]:
-    """Return the players of the coalition whose bits are set in `mask`."""
-    return tuple(player for player in range(n) if mask >> player & 1)
-
-
-def enumerate_values(worth: Floats, n: int, kind: Semivalue) -> Floats:
-    """Return the exact values of a game given as worth[mask] for all 2^n coalitions (bit j set: player j is in)."""
+def enumerate_values(worths: Floats, n: int, kind: Semivalue) -> Floats:
+    """Return the exact values of a game given as worths[mask] for all 2^n coalitions (bit j set: player j is in)."""
     p = kind.position_weights(n)
     per_coalition = np.array([p[size] / (n * comb(n - 1, size)) for size in range(n)])
     masks = np.arange(2**n)
@@ -64,18 +168,66 @@ def enumerate_values(worth: Floats, n: int, kind: Semivalue) -> Floats:
     values = np.empty(n)
     for player in range(n):
         without = masks[(masks >> player & 1) == 0]
-        values[player] = per_coalition[sizes[without]] @ (worth[without | 1 << player] - worth[without])
+        values[player] = per_coalition[sizes[without]] @ (worths[without | 1 << player] - worths[without])
     return values
 
 
-def _sampled(v: Callable[[tuple[int, ...]], float], n: int, kind: Semivalue, count: int, seed: int) -> Estimate:
-    estimator = Estimator(kind, n)
-    empty = float(v(()))
-    for index in range(count):
-        order = permutations(seed, Purpose.PERMUTATION, index, 1, n)
-        walk = [empty, *(float(v(tuple(sorted(order[0, : r + 1].tolist())))) for r in range(n))]
-        estimator.add(order, np.diff(walk)[None])
-    return estimator.estimate
+def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Game:
+    if isinstance(v, Game):
+        require_count("the n of a game", v.n)
+        if n not in (None, v.n):
+            raise DpvalueError(f"n must be {v.n} for this game, or left out; got {n!r}")
+        return v
+    if n is None:
+        raise DpvalueError("n must be given with a function of players: it does not say how many there are")
+    return FunctionGame(v, n)
 
 
-_semivalue = semivalue  # the argument of value_game shadows the function
+def _worths(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
+    """The worths of so many coalitions, which are made from their numbers 0, 1, ..., as many at once as fit."""
+    pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
+    worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
+    if worths.shape != (count,):
+        raise DpvalueError(f"worth must return one number a coalition, got the shape {worths.shape} for {count}")
+    return worths
+
+
+def _enumerated(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:
+    n = game.n
+    worths = _worths(game, 2**n, lambda masks: (masks[:, None] >> np.arange(n) & 1).astype(bool))
+    return {kind.name: exact_estimate(enumerate_values(worths, n, kind), 2 ** (n - 1)) for kind in kinds}
+
+
+def _walked(
+    game: Game,
+    kinds: tuple[Semivalue, ...],
+    most: int,
+    tolerance: float | None,
+    seed: int,
+    purpose: Purpose,
+    progress: Progress,
+) -> Valued:
+    """Walk until the values of all kinds are accurate enough; without a tolerance, all the permutations."""
+    estimators = {kind.name: Estimator(kind, game.n) for kind in kinds}
+    estimates: dict[str, Estimate] = {}
+    walks, converged = 0, not kinds
+    while walks < most and not converged:
+        orders = drawn_permutations(seed, purpose, walks, min(LEAST_WALKS, most - walks), game.n)
+        marginals = game.walk(orders)
+        for estimator in estimators.values():
+            estimator.add(orders, marginals)
+        walks += len(orders)
+        estimates = {name: estimator.estimate for name, estimator in estimators.items()}
+        accuracy = min(_accuracy(estimate, tolerance) for estimate in estimates.values())
+        converged = accuracy == 100
+        progress("walking", walks, walks if converged else most)
+        progress("accuracy", accuracy, 100)
+    return Valued(estimates, walks, converged)
+
+
+def _accuracy(estimate: Estimate, tolerance: float | None) -> int:
+    """How near the largest standard error is to `tolerance` standard deviations of the values; 100 means within."""
+    if tolerance is None:
+        return 0
+    error, wanted = float(np.max(estimate.std_errors)), tolerance * float(np.std(estimate.values))
+    return 100 if error <= wanted else min(99, int(100 * wanted / error)) if np.isfinite(error) else 0

@@ -12,6 +12,8 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_choice, require_count
+from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.tasks.curves import ORDERS, addition_curve, removal_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,8 +52,6 @@ class ResultPlots:
 
     def curve(self, kind: str = "removal", semivalue: str | None = None, ax: Axes | None = None) -> Axes:
         """Draw the utility as parties are removed (or added): highest first, lowest first, and at random."""
-        from dpvalue.valuation.tasks.curves import ORDERS, addition_curve, removal_curve
-
         require_choice("kind", kind, ("removal", "addition"))
         name, _ = self._of(semivalue)
         make = removal_curve if kind == "removal" else addition_curve
@@ -80,21 +80,15 @@ class ResultPlots:
         """Draw the largest standard error, over the spread of the values, against permutations of the private table."""
         name, _ = self._of(semivalue)
         require_count("permutations", permutations, least=40)
-        steps = [20]
-        while 2 * steps[-1] <= permutations:
-            steps.append(2 * steps[-1])
+        steps = [20 * 2**doubling for doubling in range((permutations // 20).bit_length())]
+        kinds = tuple(kind for kind in self.result.semivalues if kind.name == name)
         ratios = []
-        for count in steps:
-            found = self.result.table.value(
-                self.result.utility,
-                semivalues=name,
-                permutations=count,
-                tolerance=1e-12,
-                engine=self.result.engine,
-                progress=False,
-            )
-            spread = float(np.std(found.values[name]))
-            ratios.append(float(np.max(found.std_errors[name])) / spread if spread else 0.0)
+        with self.result.engine.threading():
+            game = self.result.game()
+            for count in steps:
+                found = estimate_values(game, kinds, count, 1e-12, self.result.table.seed).estimates[name]
+                spread = float(np.std(found.values))
+                ratios.append(float(np.max(found.std_errors)) / spread if spread else 0.0)
         axes = _axes(ax)
         axes.plot(steps, ratios, marker="o")
         axes.axhline(self.result.table.schedule.tolerance, linestyle="--", linewidth=0.8, label="tolerance")
@@ -104,8 +98,7 @@ class ResultPlots:
         return axes
 
     def _of(self, semivalue: str | None) -> tuple[str, Floats]:
-        name = semivalue or self.result.semivalues[0].name
-        require_choice("semivalue", name, self.result.estimates)
+        name = self.result.name_of(semivalue)
         return name, self.result.values[name]
 
 

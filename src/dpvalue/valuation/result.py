@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,23 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import Utility, as_utility
-from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.progress import Progress, reporting, silent
+from dpvalue.progress import Progress, reporting
+from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.estimates import Estimate
-from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
+from dpvalue.valuation.estimates import FIELDS, Estimate
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
 from dpvalue.valuation.plots import ResultPlots
-from dpvalue.valuation.replay import LEAST_WALKS, replay
+from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
-from dpvalue.valuation.table import Table
+from dpvalue.valuation.storage import write
 
 if TYPE_CHECKING:
     import pandas
+
+    from dpvalue.valuation.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,12 @@ class Result:
         """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
         return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
 
+    def name_of(self, semivalue: str | None) -> str:
+        """Return the name of a semivalue of this result; None is its first. Raises for one that it does not have."""
+        name = semivalue or self.semivalues[0].name
+        require_choice("semivalue", name, self.estimates)
+        return name
+
     @property
     def plot(self) -> ResultPlots:
         """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
@@ -99,30 +107,31 @@ class Result:
             progress: show a bar on a terminal; or a callable (stage, done, total).
         """
         require_count("draws", draws, least=2)
-        used = self.utility if utility is None else as_utility(utility, target)
         if not self.guarantee.private:
-            return {one.name: np.zeros(self.table.n) for one in self.semivalues}
-        if used is None:
-            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
-        found: dict[str, list[Floats]] = {one.name: [] for one in self.semivalues}
+            return {kind.name: np.zeros(self.table.n) for kind in self.semivalues}
+        again = []
         with self.engine.threading(), reporting(progress) as tell:
-            device, dtype = self.engine.torch_device, self.engine.torch_dtype
-            walker = self.table.walker(self.engine)
-            evaluate = Evaluator(used.encode(self.table.encoding, dtype, device), walker.model, self.engine)
-            rows, std = self.table.rows.to(device, dtype), torch.from_numpy(self.table.noise_std).to(device, dtype)
+            game = self.game(utility, target)
+            std = torch.from_numpy(self.table.noise_std).to(game.rows)[:, None]
             # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
             walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
             for number, drawn in enumerate(self._fresh_noise(draws), start=1):
-                noisy = rows + std[:, None] * torch.from_numpy(drawn).to(rows)
-                again = replay(walker, evaluate, noisy, self.semivalues, walks, 1e-12, self.table.seed, silent)
+                noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
+                again.append(estimate_values(noisy, self.semivalues, walks, 1e-12, self.table.seed).estimates)
                 tell("errors", number, draws)
-                for name, estimate in again.estimates.items():
-                    found[name].append(estimate.values)
-        return {name: np.std(values, axis=0, ddof=1) for name, values in found.items()}
+        names = [kind.name for kind in self.semivalues]
+        return {name: np.std([estimates[name].values for estimates in again], axis=0, ddof=1) for name in names}
+
+    def game(self, utility: Any = None, target: str | None = None) -> TableGame:
+        """Return the game that is valued: that of the table, under the utility of the run or another."""
+        used = self.utility if utility is None else as_utility(utility, target)
+        if used is None:
+            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
+        return self.table.game(used, self.engine)
 
     def _walks_for(self, marginals: int) -> int:
         """How many permutations give each party this many marginals, counted by their weights."""
-        weights = [one.position_weights(self.table.n) for one in self.semivalues]
+        weights = [kind.position_weights(self.table.n) for kind in self.semivalues]
         # Leave-one-out is not sampled. Of weights p that are 1 on average, the effective share is n / sum p^2.
         shares = [float(np.square(p).mean()) for p in weights if p[:-1].any()]
         return round(marginals * max(shares, default=1.0))
@@ -159,8 +168,7 @@ class Result:
     def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
         """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""
         require_count("k", k)
-        name = semivalue or self.semivalues[0].name
-        require_choice("semivalue", name, self.estimates)
+        name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
 
     def revalue(self, utility: Any, **settings: Any) -> Result:
@@ -169,11 +177,19 @@ class Result:
 
     def save(self, path: str | Path) -> None:
         """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set."""
-        from dpvalue.valuation.storage import save_result
-
-        save_result(self, Path(path))
+        header, tensors = self.table.parts()
+        header["result"] = {
+            "semivalues": [kind.name for kind in self.semivalues],
+            "walks": self.walks,
+            "converged": self.converged,
+            "engine": asdict(self.engine),
+        }
+        for number, kind in enumerate(self.semivalues):
+            for name in FIELDS:
+                tensors[f"{name}.{number}"] = torch.from_numpy(getattr(self.estimates[kind.name], name))
+        write(Path(path), header, tensors)
 
     def __repr__(self) -> str:
-        names = ", ".join(one.name for one in self.semivalues)
+        names = ", ".join(kind.name for kind in self.semivalues)
         how = f"{self.walks} permutations" if self.walks else "exact"
         return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule})"

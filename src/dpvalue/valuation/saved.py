@@ -6,7 +6,9 @@ Whoever can write a file can make its digest, so a right digest says nothing of 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from math import prod
+from reprlib import repr as short
 from typing import Any
 
 import torch
@@ -14,12 +16,12 @@ from torch import Tensor
 
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, REGRESSION
+from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (
     COUNT,
     FLAG,
-    GUARANTEE,
     NUMBER,
     OBJECT,
     POSITIVE,
@@ -30,13 +32,13 @@ from dpvalue.stored import (
     build,
     each,
     fields,
+    is_number,
     maybe,
     must_be,
     one_of,
 )
 from dpvalue.valuation.estimates import FIELDS
 
-DTYPES = {"F32": torch.float32, "F64": torch.float64, "I64": torch.int64}
 _FLOATS = (torch.float32, torch.float64)
 _MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
 
@@ -67,6 +69,15 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
                 _tensor(tensors, f"{field}.{number}", (kind,), (n,))
 
 
+def check_guarantee(name: str, found: Any) -> None:
+    """Raise unless something stored describes a guarantee."""
+    fields(private=FLAG)(name, found)
+    if found["private"]:
+        _SPENT(name, found)
+    elif found != asdict(Guarantee(private=False)):
+        raise DpvalueError(f"{name} must hold no numbers without privacy, got {short(found)}")
+
+
 def _tensor(
     tensors: dict[str, Tensor], name: str, kinds: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
 ) -> Tensor:
@@ -95,9 +106,29 @@ def _describes(kind: Callable[..., object]) -> Check:
     return check
 
 
+_SPENT = fields(
+    unit=one_of(UNITS),
+    neighbours=one_of(NEIGHBOURS),
+    epsilon=POSITIVE,
+    delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
+    mu=maybe(POSITIVE),
+    mechanism=one_of(("Gaussian", "Laplace")),
+    accounting=one_of(ACCOUNTINGS),
+    claimed_epsilon=maybe(POSITIVE),
+    noise_multiplier=POSITIVE,
+    releases=COUNT,
+    clip=POSITIVE,
+    advantage=NUMBER,
+    parties_per_person=COUNT,
+    simulation=FLAG,
+    ledger=maybe(TEXT),
+    returned=maybe(TEXT),
+    parties=maybe(TEXT),
+    person=maybe(TEXT),
+)
 _TABLE = fields(
     names=each(must_be("a text or a whole number", lambda found: isinstance(found, str | int)), least=1),
-    guarantee=GUARANTEE,
+    guarantee=check_guarantee,
     projection=maybe(_describes(Projection)),
     expected_auc=maybe(NUMBER),
     learning_rate=POSITIVE,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
-from dpvalue.data.utility import as_utility
+from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
@@ -24,11 +24,15 @@ from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
 from dpvalue.valuation.estimates import warn_if_not_finite
-from dpvalue.valuation.replay import replay
+from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.replay import TableGame
+from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalues
+from dpvalue.valuation.storage import Parts, write
 
-if TYPE_CHECKING:
-    from dpvalue.valuation.result import Result
+PLAIN = ("names", "expected_auc", "learning_rate", "digest", "permutations", "seed")
+"""What a file holds of a table as it is."""
+_ENCODING = ("task", "classes", "shape", "columns", "preprocessed", "schema")
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,8 +107,6 @@ class Table:
             seed: of the permutations; None takes the table's.
             progress: show a bar on a terminal; or a callable (stage, done, total).
         """
-        from dpvalue.valuation.result import Result
-
         kinds = _semivalues(semivalues)
         require_count("permutations", permutations)
         require_positive("tolerance", tolerance)
@@ -113,12 +115,16 @@ class Table:
         engine = engine or Local()
         public_utility = as_utility(utility, target)
         with engine.threading(), reporting(progress) as tell:
-            walker, rows = self.walker(engine), self.rows.to(engine.torch_device, engine.torch_dtype)
-            public = public_utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
-            evaluate = Evaluator(public, walker.model, engine)
-            found = replay(walker, evaluate, rows, kinds, permutations, tolerance, seed, tell)
-        warn_if_not_finite(found.estimates)
-        return Result(self, kinds, found.estimates, found.walks, found.converged, public_utility, engine)
+            valued = estimate_values(self.game(public_utility, engine), kinds, permutations, tolerance, seed, tell)
+        warn_if_not_finite(valued.estimates)
+        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine)
+
+    def game(self, utility: Utility, engine: Local) -> TableGame:
+        """Return the game of this table under a public utility."""
+        walker = self.walker(engine)
+        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
+        rows = self.rows.to(engine.torch_device, engine.torch_dtype)
+        return TableGame(walker, Evaluator(public, walker.model, engine), rows)
 
     def walker(self, engine: Local) -> Walker:
         """Return the public side of a walk from this table's initial model."""
@@ -144,9 +150,21 @@ class Table:
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
-        from dpvalue.valuation.storage import save_table
+        write(Path(path), *self.parts())
 
-        save_table(self, Path(path))
+    def parts(self) -> Parts:
+        """Return the header and the tensors of its file."""
+        header = {name: getattr(self, name) for name in PLAIN} | {
+            "guarantee": asdict(self.guarantee),
+            "projection": None if self.projection is None else asdict(self.projection),
+            "model": self.model if isinstance(self.model, str) else "custom",
+            "encoding": {name: getattr(self.encoding, name) for name in _ENCODING},
+            "schedule": asdict(self.schedule),
+        }
+        tensors = {"rows": self.rows, "initial": self.initial, "noise_std": torch.from_numpy(self.noise_std)}
+        if self.basis is not None:
+            tensors["basis"] = self.basis
+        return header, tensors
 
     def __repr__(self) -> str:
         noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"

@@ -6,13 +6,13 @@ post-processing and free. Retraining on raw rows says more, and exposes them: on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from dpvalue.arrays import Floats
+from dpvalue.arrays import Floats, Ints
 from dpvalue.data.parties import as_parties
 from dpvalue.data.rows import PartyRows
 from dpvalue.data.utility import as_utility
@@ -21,7 +21,10 @@ from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import build_model
 from dpvalue.models.training import train
 from dpvalue.streams import Purpose, require_seed, stream
-from dpvalue.valuation.result import Result
+from dpvalue.valuation.games import FunctionGame, Game
+
+if TYPE_CHECKING:
+    from dpvalue.valuation.result import Result
 
 ORDERS = ("high", "low", "random")
 _POINTS = 21
@@ -78,19 +81,9 @@ def _from_table(
     target: str | None = None,
     seed: int = 0,
 ) -> Curve:
-    used = result.utility if utility is None else as_utility(utility, target)
-    if used is None:
-        raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
     orders, counts = _orders(result, order, semivalue, points, trials, seed)
-    engine = result.engine
-    with engine.threading():
-        walker = result.table.walker(engine)
-        public = used.encode(result.table.encoding, engine.torch_dtype, engine.torch_device)
-        evaluate = Evaluator(public, walker.model, engine)
-        rows = result.table.rows.to(engine.torch_device, engine.torch_dtype)
-        masks = torch.from_numpy(np.concatenate([_kept(one, counts, kind) for one in orders])).to(rows.device)
-        worth = walker.coalition_utilities(evaluate, rows, masks).reshape(len(orders), len(counts))
-    return _curve(kind, order, counts / result.table.n, worth)
+    with result.engine.threading():
+        return _curve(result.game(utility, target), kind, order, orders, counts)
 
 
 def retraining_curve(
@@ -135,42 +128,36 @@ def retraining_curve(
         party = torch.repeat_interleave(torch.arange(private.n), rows.sizes.cpu())
         counts_for = torch.zeros(len(x), dtype=torch.bool).index_fill_(0, rows.index[rows.weights > 0].cpu(), True)
         start = model.initial(seed)
-        worth = np.empty((len(orders), len(counts)))
-        for trial, one in enumerate(orders):
-            for point, kept in enumerate(_kept(one, counts, kind)):
-                left = (torch.from_numpy(kept).bool()[party] & counts_for).to(device)
-                fitted = train(model, start, x[left], y[left], [_RETRAINING_STEPS], seed)[0] if left.any() else start
-                worth[trial, point] = float(evaluate(fitted[None]))
-    return _curve(kind, order, counts / private.n, worth, retrained=True)
+
+        def retrained(kept: tuple[int, ...]) -> float:
+            left = (torch.isin(party, torch.tensor(kept, dtype=party.dtype)) & counts_for).to(device)
+            fitted = train(model, start, x[left], y[left], [_RETRAINING_STEPS], seed)[0] if left.any() else start
+            return float(evaluate(fitted[None]))
+
+        curve = _curve(FunctionGame(retrained, private.n), kind, order, orders, counts)
+    return replace(curve, retrained=True)
 
 
 def _orders(
     result: Result, order: str, semivalue: str | None, points: int, trials: int, seed: int
-) -> tuple[list[Any], Any]:
+) -> tuple[Ints, Ints]:
     """In which orders parties go, and after how many of them the utility is taken."""
     require_choice("order", order, ORDERS)
     require_count("points", points, least=2)
     require_count("trials", trials)
     require_seed(seed)
-    name = semivalue or result.semivalues[0].name
-    require_choice("semivalue", name, result.estimates)
-    n = result.table.n
-    values = np.nan_to_num(result.values[name], nan=0.0)
+    n, values = result.table.n, np.nan_to_num(result.values[result.name_of(semivalue)], nan=0.0)
     if order == "random":
         orders = [stream(seed, Purpose.CURVES, trial).permutation(n) for trial in range(trials)]
     else:
         orders = [np.argsort(-values if order == "high" else values, kind="stable")]
-    return orders, np.unique(np.rint(np.linspace(0, n, min(points, n + 1))).astype(np.int64))
+    return np.stack(orders), np.unique(np.rint(np.linspace(0, n, min(points, n + 1))).astype(np.int64))
 
 
-def _kept(order: Any, counts: Any, kind: str) -> Any:
-    """Who is left (points, n), as 0 and 1, after each number of parties went."""
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    gone = place[None, :] < counts[:, None]
-    return (~gone if kind == "removal" else gone).astype(np.int64)
-
-
-def _curve(kind: str, order: str, shares: Any, worth: Floats, retrained: bool = False) -> Curve:
-    spread = worth.std(0, ddof=1) if len(worth) > 1 else np.zeros(worth.shape[1])
-    return Curve(kind, order, shares, worth.mean(0), spread, retrained)
+def _curve(game: Game, kind: str, order: str, orders: Ints, counts: Ints) -> Curve:
+    """What is left (or added) is worth after each number of parties went, along each of the orders."""
+    gone = np.argsort(orders, axis=1)[:, None, :] < counts[:, None]
+    coalitions = ~gone if kind == "removal" else gone
+    worths = game.worth(coalitions.reshape(-1, game.n)).reshape(len(orders), len(counts))
+    spread = worths.std(0, ddof=1) if len(worths) > 1 else np.zeros(len(counts))
+    return Curve(kind, order, counts / game.n, worths.mean(0), spread)

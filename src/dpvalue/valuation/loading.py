@@ -1,0 +1,91 @@
+"""Reading saved tables and results back: what a file holds is checked, then made into what it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from dpvalue.arrays import Floats
+from dpvalue.data.encoding import Encoding
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.models import KINDS, ModelFactory
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.releasing.projection import Projection
+from dpvalue.releasing.schedule import Schedule
+from dpvalue.valuation.estimates import FIELDS, Estimate
+from dpvalue.valuation.result import Result
+from dpvalue.valuation.saved import check_saved
+from dpvalue.valuation.semivalues import Semivalue, semivalue
+from dpvalue.valuation.storage import read
+from dpvalue.valuation.table import PLAIN, Table
+
+
+def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = None) -> Result | Table:
+    """Read back what `Result.save` or `Table.save` wrote.
+
+    Args:
+        path: the file.
+        model: the factory of a custom model, which files do not hold; its digest is checked when it is used.
+        preprocess: the transformer of the run, if it had one, fitted to the public features of the run; needed to value
+            on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
+    """
+    header, tensors = read(Path(path))
+    try:
+        check_saved(header, tensors)
+    except DpvalueError as error:  # a header that nothing of ours has written
+        raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {error}") from None
+    table = _table(header, tensors, model, preprocess)
+    if "result" not in header:
+        return table
+    stored = header["result"]
+    kinds = tuple(_named(name) for name in stored["semivalues"])
+    estimates = {
+        kind.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in FIELDS})
+        for number, kind in enumerate(kinds)
+    }
+    engine = Local(dtype=stored["engine"]["dtype"])  # device, threads and memory are for the machine at hand
+    return Result(table, kinds, estimates, stored["walks"], stored["converged"], None, engine)
+
+
+def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFactory | None, preprocess: Any) -> Table:
+    named = header["model"] in KINDS
+    if named and model is not None:
+        raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
+    stored = header["encoding"]
+    if preprocess is not None and not stored["preprocessed"]:
+        raise DpvalueError("preprocess must not be given: the file was made without one")
+    if stored["schema"] is not None:
+        if preprocess is not None:
+            raise DpvalueError("preprocess must not be given: the file holds its own, made from the public columns")
+        from dpvalue.data.schema import Schema
+
+        preprocess = Schema.from_json(stored["schema"])
+    columns = None if stored["columns"] is None else tuple(stored["columns"])
+    shape, classes = tuple(stored["shape"]), tuple(stored["classes"])
+    return Table(
+        **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
+        rows=tensors["rows"],
+        noise_std=tensors["noise_std"].numpy(),
+        guarantee=Guarantee(**header["guarantee"]),
+        initial=tensors["initial"],
+        basis=tensors.get("basis"),
+        projection=None if header["projection"] is None else Projection(**header["projection"]),
+        model=header["model"] if named else model,
+        encoding=Encoding(stored["task"], classes, shape, columns, stored["preprocessed"], preprocess),
+        schedule=Schedule(**header["schedule"]),
+    )
+
+
+def _named(name: str) -> Semivalue:
+    """The semivalue of this name; a custom one keeps its values, but its weights are not in the file."""
+    try:
+        return semivalue(name)
+    except DpvalueError:
+        return Semivalue(name, _missing_weights)
+
+
+def _missing_weights(n: int) -> Floats:
+    raise DpvalueError("the weights of a custom semivalue are not in the file: pass the Semivalue again to revalue")
