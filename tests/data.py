@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from dpvalue.data.files import Peek, open_private, require_records
 
 Arrays = tuple[NDArray[Any], NDArray[Any]]
 
@@ -51,3 +54,9 @@ def flipped_breast_cancer(n: int = 400, share: float = 0.3, seed: int = 0) -> tu
     flipped[generator.choice(n, round(share * n), replace=False)] = True
     labels = np.where(flipped, 1 - y[:n], y[:n])
     return (X[:n], labels), (X[n:], y[n:]), flipped
+
+
+def peek(path: Path) -> Peek:
+    """The columns and the number of records of a private file."""
+    with open_private(path) as file:
+        return require_records(path, Peek(file.columns, file.count()))

@@ -23,11 +23,11 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 import dpvalue as dpv
 from dpvalue.data.cells import identity, number, party_name, text
 from dpvalue.data.columns import as_column, as_columns, of_array
-from dpvalue.data.files import peek, read_private, read_public
+from dpvalue.data.files import read_private, read_public
 from dpvalue.data.lines import Layout, blocks
 from dpvalue.data.parties import as_parties
 
-from .data import classification
+from .data import classification, peek
 
 TRAIN, TEST = classification(40, classes=2, features=3)
 

@@ -19,8 +19,10 @@ import pytest
 
 from dpvalue.data.cells import identity, index_of, is_missing, number, text
 from dpvalue.data.columns import Column, as_column, as_columns
-from dpvalue.data.files import peek, read_private
+from dpvalue.data.files import read_private
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines
+
+from .data import peek
 
 DAY = datetime.date(2024, 5, 1)
 

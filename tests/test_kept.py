@@ -171,7 +171,7 @@ def go_on(job: Job, folder: Path) -> bool:
     """Do what a user is told to do with an unfinished folder; return whether releases had to be made."""
     if (folder / "values.csv").is_file():
         found = open_folder(folder)
-        write_page(folder, found.facts, found.values())
+        write_page(folder, found.record, found.values())
         shutil.rmtree(folder / "releases", ignore_errors=True)
         return False
     if (folder / "run.json").is_file() and not list(folder.glob("releases/release-*")):

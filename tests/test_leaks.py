@@ -157,10 +157,11 @@ def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) ->
     })  # fmt: skip
     job = open_job(config)
     done = execute(job, job.plan(), folder / "results", settings["progress"])
-    facts = {**done.facts, "plan": {**done.facts["plan"], "text": ""}}
+    assert done.record.plan is not None
+    record = replace(done.record, plan=replace(done.record.plan, text=""))
     files = sorted(file.name for file in (folder / "results").iterdir())
     kept = [(folder / "results" / name).read_text() for name in ("values.csv",)]
-    return str(facts).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")
+    return str(record).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")
 
 
 def failing(**wrong: Any) -> Entry:

@@ -17,10 +17,13 @@ import pytest
 import dpvalue as dpv
 from dpvalue.data.schema import Schema
 from dpvalue.jobs.config import make_config
-from dpvalue.jobs.folder import Known, first_facts, table_curves, value_facts, values_frame
+from dpvalue.jobs.folder import table_curves, values_frame
+from dpvalue.jobs.job import Known
+from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
+from dpvalue.report.record import Record
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
@@ -45,9 +48,10 @@ def page() -> str:
     )  # fmt: skip
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
     plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
-    facts = first_facts(config, result.table, plan)
-    facts |= value_facts(result, Known("wrong", np.arange(80) < 8), table_curves(result, silent))
-    return report_page(values_frame(result, silent), json.loads(json.dumps(facts)))
+    known, curves = Known("wrong", np.arange(80) < 8), table_curves(result, silent)
+    record = valued_record(released_record(config, result.table, plan), result, known, curves)
+    assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
+    return report_page(values_frame(result, silent), record)
 
 
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:

@@ -14,10 +14,13 @@ import pytest
 import dpvalue as dpv
 from dpvalue.data import files
 from dpvalue.data.columns import as_column
-from dpvalue.data.files import peek, read_private, read_public
+from dpvalue.data.files import read_private, read_public
 from dpvalue.data.schema import Schema, infer_task
 from dpvalue.jobs.config import make_config, read_config
-from dpvalue.jobs.job import open_job, party_names
+from dpvalue.jobs.job import open_job
+from dpvalue.jobs.owners import party_names
+
+from .data import peek
 
 ROWS = pd.DataFrame({"a": [1.5, -2.0, 3.25], "town": ["x", "y, z", None], "label": [0, 1, 1]})
 
@@ -245,7 +248,7 @@ def test_opening_a_job_reads_no_private_cell(tmp_path: Path, monkeypatch: pytest
     plan = job.plan()
     assert plan.parties == 20
     assert seen == []
-    job.parties()
+    job.read()
     assert seen == [20]
 
 
@@ -288,7 +291,7 @@ def test_one_blank_cell_leaves_everybody_else_alone(tmp_path: Path) -> None:
         if blank:
             cells.loc[7, "grade"] = None
         cells.to_csv(tmp_path / "train.csv", index=False)
-        encoded.append(job_of(tmp_path, train=[str(tmp_path / "train.csv")]).parties().X.numbers)
+        encoded.append(job_of(tmp_path, train=[str(tmp_path / "train.csv")]).read()[0].X.numbers)
     moved = (encoded[0] != encoded[1]).any(axis=1)
     assert np.flatnonzero(moved).tolist() == [7]
     assert encoded[0].sum() == 200  # and the grades are categories, each of them known
@@ -303,7 +306,7 @@ def test_patients_are_the_same_persons_in_every_file(tmp_path: Path) -> None:
     frame.assign(who=range(29)).to_parquet(tmp_path / "whole.parquet")
     frame.assign(who=[str(number) for number in range(28)] + ["walk-in"]).to_csv(tmp_path / "texts.csv", index=False)
     files = [str(tmp_path / name) for name in ("padded.csv", "floats.csv", "whole.parquet", "texts.csv")]
-    parties = job_of(tmp_path, train=files, person="who", unit="person", parties_per_person=4).parties()
+    parties = job_of(tmp_path, train=files, person="who", unit="person", parties_per_person=4).read()[0]
     person = parties.person_of_row.reshape(4, 29)
     assert (person[0] == person[1]).all()
     assert (person[0] == person[2]).all()

@@ -1,15 +1,18 @@
 """What a file holds that somebody else may have written: parsed, then checked field by field before anything uses it.
 
-A check takes the name of a field and what was found there, and raises one line that says what it must be.
+A check takes the name of a field and what was found there, and raises one line that says what it must be. `read` makes
+a frozen dataclass of stored data, and derives the checks from the types of its fields.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as fields_of
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from dpvalue.errors import DpvalueError
 
@@ -60,6 +63,49 @@ def build(kind: Callable[..., Kind], name: str, found: Any) -> Kind:
         return kind(**found)
     except TypeError:  # no object, or not of its fields
         raise DpvalueError(f"{name} cannot be read, got {short(found)}") from None
+
+
+def read(kind: type[Kind], found: Any, name: str = "") -> Kind:
+    """Return stored data as a value of a type, checked by what the type says; `name` is its place, for errors.
+
+    Types are those of JSON, `X | None`, `tuple[X, ...]` and dataclasses of them, whose fields may be left out if they
+    have a default, and whose `__post_init__` may raise. In `Annotated[X, check]`, the check comes first; of a number or
+    a text it is the only one.
+    """
+    return cast(Kind, _read(kind, name, found))
+
+
+def _read(kind: Any, name: str, found: Any) -> Any:
+    origin, inside = get_origin(kind), get_args(kind)
+    if kind in _PLAIN:
+        _PLAIN[kind](name, found)
+    elif origin is Annotated:
+        inside[1](name, found)
+        return found if inside[0] in _PLAIN else _read(inside[0], name, found)
+    elif origin is tuple:
+        LIST(name, found)
+        return tuple(_read(inside[0], f"{name}[{place}]", member) for place, member in enumerate(found))
+    elif is_dataclass(kind):
+        return _read_fields(kind, name, found)
+    else:  # X | None
+        return None if found is None else _read(inside[0], name, found)
+    return found
+
+
+def _read_fields(kind: Any, name: str, found: Any) -> Any:
+    OBJECT(name or "its content", found)
+    types = get_type_hints(kind, include_extras=True)
+    parts = {}
+    for field in fields_of(kind):
+        place = f"{name}.{field.name}" if name else field.name
+        if field.name in found:
+            parts[field.name] = _read(types[field.name], place, found[field.name])
+        elif field.default is MISSING:
+            raise DpvalueError(f"{place} is missing")
+    try:
+        return kind(**parts)
+    except DpvalueError as error:
+        raise DpvalueError(f"{name}: {error}" if name else str(error)) from None
 
 
 def must_be(words: str, ok: Callable[[Any], bool]) -> Check:
@@ -120,6 +166,7 @@ def _is_whole(found: Any) -> bool:
     return isinstance(found, int) and is_number(found)
 
 
+LIST = must_be("a list", lambda found: isinstance(found, list))
 OBJECT = must_be("an object", lambda found: isinstance(found, dict))
 TEXT = must_be("a text", lambda found: isinstance(found, str))
 FLAG = must_be("true or false", lambda found: isinstance(found, bool))
@@ -128,6 +175,7 @@ ANY_NUMBER = must_be("a number, or not a number", lambda found: is_number(found)
 POSITIVE = must_be("a positive number", lambda found: is_number(found) and found > 0)
 WHOLE = must_be("a whole number of at least 0", lambda found: _is_whole(found) and found >= 0)
 COUNT = must_be("a whole number of at least 1", lambda found: _is_whole(found) and found >= 1)
+_PLAIN: dict[Any, Check] = {str: TEXT, bool: FLAG, float: NUMBER, int: WHOLE}
 
 
 def _column(name: str, found: Any) -> None:

@@ -38,6 +38,6 @@ def demo(
         plan = job.plan()
         out.print(f"{plan}\n", style="dim", markup=False)
         done = run_job(job, plan, folder)
-        found = done.facts["detection"]
-        hits = round(found["precision"] * found["k"])
+        known = done.record.detection
+        hits = 0 if known is None else round(known.precision * known.k)
         show_done(done, f"{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")

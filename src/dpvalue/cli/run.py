@@ -109,7 +109,7 @@ def _show(job: Job, plan: Plan | None) -> None:
     if config.unit == "person" and config.private:  # how many rows a person has is private
         out.print(f"private: {parts}, persons by {config.person!r} (so far {_listed(config, ['header'])} were read)")
     else:
-        rows = sum(one.rows for one in job.peeks)
+        rows = sum(file.rows for file in job.peeks)
         only = "only " if config.group is None and config.person is None else ""
         out.print(f"private: {rows} rows in {parts} (so far {only}{_listed(config, read)} were read)")
     out.print(CHECK_ADVICE)
@@ -147,7 +147,7 @@ def show_done(done: Done, finding: str = "") -> None:
     from rich import box
     from rich.table import Table as Grid
 
-    name = done.facts["semivalues"][0]
+    name = done.result.semivalues[0].name
     grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     grid.add_column("rank", justify="right")
     grid.add_column("party")
@@ -161,15 +161,15 @@ def show_done(done: Done, finding: str = "") -> None:
         noise = f"{row[f'{name}_noise']:.3g}" if f"{name}_noise" in frame else "none"
         grid.add_row(str(row["rank"]), one_line(str(row["party"])), f"{row[name]:+.4g}", noise)
     out.print(grid)
-    found = done.facts["detection"]
-    if found is not None:
+    known = done.record.detection
+    if known is not None:
         out.print(
-            f"finding {found['column']!r}: AUC {found['auc']:.3f}, {found['precision']:.0%} of the {found['k']} lowest",
+            f"finding {known.column!r}: AUC {known.auc:.3f}, {known.precision:.0%} of the {known.k} lowest",
             markup=False,
         )
     if finding:
         out.print(finding, markup=False)
-    out.print(done.facts["sentence"], markup=False)
+    out.print(str(done.record.guarantee), markup=False)
     out.print(f"written to {done.folder}: values.csv, run.toml, run.json, table.safetensors", markup=False)
     out.print(f"report: {done.folder / 'report.html'}", markup=False)
 
@@ -211,6 +211,6 @@ def report(folder: Annotated[Path, argument()]) -> None:
     with failing_clearly():
         from dpvalue.jobs.folder import open_folder, write_page
 
-        found = open_folder(folder)
-        page = write_page(folder, found.facts, found.values())
+        opened = open_folder(folder)
+        page = write_page(folder, opened.record, opened.values())
     out.print(f"report: {page}", markup=False)

@@ -1,9 +1,9 @@
 """Reading rows from CSV (any common separator, gzipped too), Parquet and NPZ files.
 
-A public file is read whole (`read_public`), as any reader of such files does. A private one is read in blocks
-(`read_private`), each record alone: nothing is inferred over several of them. `peek` reads no more than the names of
-the columns and the number of records. What is wrong with a file as a whole is said in one line that names the file;
-what is wrong with a private record is said by `dpvalue check` alone.
+A public file is read whole (`read_public`), as any reader of such files does. A private one (`open_private`) is read
+in blocks, each record alone: nothing is inferred over several of them. To count its records no cell is looked at. What
+is wrong with a file as a whole is said in one line that names the file; what is wrong with a private record is said by
+`dpvalue check` alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import tokenize
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,21 +64,50 @@ class Block:
         return found
 
 
-def peek(path: Path) -> Peek:
-    """Return the columns and the number of records of a file, without looking at any cell."""
+@dataclass(frozen=True, eq=False, repr=False)
+class PrivateFile:
+    """A private file that is open: its columns; its records can be counted, or read, once.
+
+    Attributes:
+        columns: the names of the columns.
+        count: returns the number of records, without looking at any cell.
+        read: yields the records, some columns of them, in blocks; each record is read alone. Its arguments are the
+            columns, which must be there, and the one, if any, whose cell is guessed for bad records, too.
+    """
+
+    columns: tuple[str, ...]
+    count: Callable[[], int]
+    read: Callable[[Sequence[str], str | None], Iterator[Block]]
+
+
+@contextmanager
+def open_private(path: Path) -> Iterator[PrivateFile]:
+    """Open a private file; of what it holds, nothing but the names of its columns is read before that is asked for."""
     kind = _kind(path)
     if kind == "parquet":
         file = _parquet(path)
-        found = Peek(_parquet_names(file), file.metadata.num_rows)
+        names = _sound_header(path, _parquet_names(file))
+        yield PrivateFile(names, lambda: int(file.metadata.num_rows), partial(_parquet_blocks, path, file))
     elif kind == "npz":
         table = Columns(_npz(path))
-        found = Peek(table.columns, len(table))
+        yield PrivateFile(_sound_header(path, table.columns), lambda: len(table), partial(_whole_block, table))
     else:
         with _opened(path) as binary:
             layout = _layout(path, binary)
-            found = Peek(layout.names, count_lines(binary))
-    _require_sound(path, found)
-    return found
+            names = _sound_header(path, layout.names)
+            yield PrivateFile(names, partial(count_lines, binary), partial(_text_blocks, binary, layout))
+
+
+def read_private(path: Path, names: Sequence[str], group: str | None = None) -> Iterator[Block]:
+    """Yield the records of a private file, some columns of them, in blocks; each record is read alone.
+
+    Args:
+        path: the file.
+        names: the columns to read; all must be there.
+        group: the column, if any, whose cell is guessed for bad records, too.
+    """
+    with open_private(path) as file:
+        yield from file.read(names, group)
 
 
 def read_public(path: Path) -> Columns:
@@ -91,31 +121,23 @@ def read_public(path: Path) -> Columns:
         table = Columns(_npz(path))
     else:
         table = _public_csv(path)
-    _require_sound(path, Peek(table.columns, len(table)))
+    require_records(path, Peek(_sound_header(path, table.columns), len(table)))
     return table
 
 
-def read_private(path: Path, names: Sequence[str], group: str | None = None) -> Iterator[Block]:
-    """Yield the records of a private file, some columns of them, in blocks; each record is read alone.
+def _parquet_blocks(path: Path, file: Any, names: Sequence[str], group: str | None) -> Iterator[Block]:
+    pieces = file.iter_batches(batch_size=_BLOCK_ROWS, columns=list(names))
+    while piece := _parquet_columns(path, lambda: next(pieces, None), names):
+        yield Block(Columns(piece), {}, {})
 
-    Args:
-        path: the file.
-        names: the columns to read; all must be there.
-        group: the column, if any, whose cell is guessed for bad records, too.
-    """
-    kind = _kind(path)
-    if kind == "parquet":
-        file = _parquet(path)
-        pieces = file.iter_batches(batch_size=_BLOCK_ROWS, columns=list(names))
-        while piece := _parquet_columns(path, lambda: next(pieces, None), names):
-            yield Block(Columns(piece), {}, {})
-    elif kind == "npz":
-        yield Block(Columns(_npz(path)).only(names), {}, {})
-    else:
-        with _opened(path) as binary:
-            layout = _layout(path, binary)
-            for lines in blocks(binary):
-                yield _text_block(lines, layout, names, group)
+
+def _whole_block(table: Columns, names: Sequence[str], group: str | None) -> Iterator[Block]:
+    yield Block(table.only(names), {}, {})
+
+
+def _text_blocks(binary: IO[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Iterator[Block]:
+    for lines in blocks(binary):
+        yield _text_block(lines, layout, names, group)
 
 
 def _text_block(lines: list[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Block:
@@ -142,17 +164,24 @@ def _kind(path: Path) -> str:
     return "csv"
 
 
-def _require_sound(path: Path, found: Peek) -> None:
-    if not found.columns:
+def _sound_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The names of the columns; raises unless each has one of its own."""
+    if not columns:
         raise DpvalueError(f"{path} is empty")
-    twice = [name for name, count in Counter(found.columns).items() if count > 1]
+    twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:  # by their places: in a file without a header these would be cells
-        places = [str(at) for at, name in enumerate(found.columns, start=1) if name == twice[0]]
+        places = [str(at) for at, name in enumerate(columns, start=1) if name == twice[0]]
         raise DpvalueError(f"{path} has several columns of one name: columns {' and '.join(places)}")
-    if any(not name.strip() for name in found.columns):
+    if any(not name.strip() for name in columns):
         raise DpvalueError(f"{path} has a column without a name")
+    return columns
+
+
+def require_records(path: Path, found: Peek) -> Peek:
+    """Return what is public of a file, unless it has no records."""
     if not found.rows:
         raise DpvalueError(f"{path} has a header and no rows")
+    return found
 
 
 @contextmanager
@@ -204,7 +233,7 @@ def _public_csv(path: Path) -> Columns:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
-    _require_sound(path, Peek(tuple(names), len(rows)))
+    _sound_header(path, tuple(names))
     return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
 
 

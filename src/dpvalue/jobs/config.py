@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,6 +17,12 @@ from dpvalue.valuation.semivalues import semivalues
 
 TASKS = ("auto", "classification", "regression")
 _LISTS = ("train", "drop", "semivalue", "classes")
+_NOT_ASCII = re.compile(r"[^ -~]")
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    code = ord(letter[0])
+    return f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,21 +92,29 @@ class RunConfig:
         for name, given in asdict(self).items():
             if given is None:
                 continue
-            # Strings, numbers, booleans and lists of strings are written the same in JSON and in TOML.
-            lines.append(f"{name} = {json.dumps(list(given) if isinstance(given, tuple) else given)}")
+            # Strings, numbers, booleans and lists of strings are written the same in JSON and in TOML, but for escapes.
+            lines.append(f"{name} = {_NOT_ASCII.sub(_escaped, json.dumps(given, ensure_ascii=False))}")
         return "\n".join(lines) + "\n"
 
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the options in a TOML file, by name."""
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except RecursionError:
-        raise DpvalueError(f"{path} cannot be read as TOML: it is nested too deeply") from None
-    except (OSError, ValueError) as error:  # no file, no text, not TOML, or a number of thousands of digits
+        return parse_options(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
         raise DpvalueError(f"{path} cannot be read as TOML: {error}") from None
-    require_shallow(found, str(path))
-    return found
+
+
+def parse_options(text: str, what: str) -> dict[str, Any]:
+    """Return the options in a TOML document, by name; `what` names it in errors."""
+    try:
+        given = tomllib.loads(text)
+    except RecursionError:
+        raise DpvalueError(f"{what} cannot be read as TOML: it is nested too deeply") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise DpvalueError(f"{what} cannot be read as TOML: {error}") from None
+    require_shallow(given, what)
+    return given
 
 
 def make_config(given: dict[str, Any]) -> RunConfig:

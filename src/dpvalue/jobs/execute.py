@@ -6,32 +6,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from dpvalue.data.files import read_private, read_public
+from dpvalue.data.files import read_public
 from dpvalue.data.parties import Parties
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.folder import (
     Folder,
-    Known,
     abandon,
-    first_facts,
     forget_releases,
     has_releases,
     keep_table,
     keep_values,
     start_releases,
     table_curves,
-    value_facts,
     values_frame,
 )
-from dpvalue.jobs.job import Job, read_labels
+from dpvalue.jobs.job import Job, Known, read_labels
+from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.progress import Progress
+from dpvalue.report.record import Record
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.value import release_prepared, value_prepared
 from dpvalue.valuation.result import Result
@@ -54,7 +51,7 @@ class Done:
     folder: Path
     result: Result
     values: pd.DataFrame
-    facts: dict[str, Any]
+    record: Record
 
 
 def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
@@ -65,8 +62,8 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
     `goes_on` says that the folder holds releases of this very run, as `require_free` told.
     No time is kept: how long private rows take may depend on them.
     """
-    parties, config = job.parties(), job.config
-    known = _known(job, parties.names, parties.party_of_row)
+    config = job.config
+    parties, known = job.read()
     at_once = config.privacy is None or (config.schedule or "replay") != "replay"
     result = None
     with _saying(lambda: _released(folder, config)):
@@ -76,13 +73,13 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
         if at_once:
             result = value_prepared(prepared, parties, kinds_of(config.semivalue), progress)
         table = release_prepared(prepared, parties, progress) if result is None else result.table
-        facts = first_facts(config, table, plan)
-        keep_table(folder, facts, table)
+        record = released_record(config, table, plan)
+        keep_table(folder, record, table)
     with _saying(lambda: _valued(folder, at_once and config.private)):
         if result is None:
             forget_releases(folder)
             result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
-        done = finish(folder, facts, result, known, progress, _retrained(job, parties, result, progress))
+        done = finish(folder, record, result, known, progress, _retrained(job, parties, result, progress))
     forget_releases(folder)
     return done
 
@@ -141,7 +138,7 @@ def value_table(
 
 def finish(
     folder: Path,
-    facts: dict[str, Any],
+    record: Record,
     result: Result,
     known: Known | None,
     progress: Progress,
@@ -150,9 +147,9 @@ def finish(
     """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
     values = values_frame(result, progress)
     curves = table_curves(result, progress) if retrained is None else retrained
-    facts = {**facts, **value_facts(result, known, curves)}
-    keep_values(folder, facts, values)
-    return Done(folder, result, values, facts)
+    record = valued_record(record, result, known, curves)
+    keep_values(folder, record, values)
+    return Done(folder, result, values, record)
 
 
 def revalue(
@@ -170,36 +167,14 @@ def revalue(
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
     again = replace(config, semivalue=semivalues, test=str(test))
-    facts = {**folder.facts, "toml": again.to_toml(), "config": folder.facts["config"]}
-    facts["config"] = {**facts["config"], "semivalue": list(semivalues), "test": str(test)}
-    facts["detection"] = None
+    record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
     if out is None:
         fresh = not (folder.path / "values.csv").is_file()
         name = "-".join(one.replace("(", "").replace(")", "").replace(",", "-") for one in semivalues)
         out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
     if out != folder.path:
-        keep_table(out, facts, table)
-    return finish(out, facts, result, None, progress)
-
-
-def _known(job: Job, names: tuple[str | int, ...], party: Any) -> Known | None:
-    """Which parties the column `truth` marks: those with any marked row."""
-    column = job.config.truth
-    if column is None:
-        return None
-    cells = [
-        (cell or "0").lower()  # a line that is no record marks nobody
-        for path in job.config.train
-        for block in read_private(Path(path), [column])
-        for cell in block.columns[column].texts()
-    ]
-    marked = np.isin(cells, ["1", "true", "yes", "y"])
-    if not (marked | np.isin(cells, ["0", "false", "no", "n"])).all():
-        raise DpvalueError(f"the column {column!r} must hold 0 and 1 (or no and yes, or false and true)")
-    found = np.bincount(party[party >= 0], weights=marked[party >= 0], minlength=len(names)) > 0
-    if found.all() or not found.any():
-        raise DpvalueError(f"the column {column!r} must mark some parties and leave others: it marks {found.sum()}")
-    return Known(column, found)
+        keep_table(out, record, table)
+    return finish(out, record, result, None, progress)
 
 
 def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:

@@ -9,30 +9,21 @@ rest for nothing; values.csv, once all of it is known; and the page.
 from __future__ import annotations
 
 import json
-import platform
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
 
-from dpvalue.arrays import Floats
 from dpvalue.data.schema import Schema
 from dpvalue.durable import remains, write_whole
 from dpvalue.errors import DpvalueError
-from dpvalue.jobs.config import RunConfig, make_config
-from dpvalue.jobs.facts import check_frame, check_releases, check_values, options
-from dpvalue.planning.detection import auc, precision_at
-from dpvalue.privacy.ledger import Ledger
+from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
-from dpvalue.server.plan_page import Plan
+from dpvalue.report.record import Record
 from dpvalue.stored import parse_json, read_text
 from dpvalue.valuation.loading import load
 from dpvalue.valuation.result import Result
@@ -40,16 +31,8 @@ from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
 from dpvalue.valuation.tasks.curves import ORDERS
 
-_BEFORE_FACTS = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
+_BEFORE_RECORD = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
 _ROOM, _ROOM_PER_PARTY = 2**24, 2**12  # bytes
-
-
-@dataclass(frozen=True, eq=False)
-class Known:
-    """A known answer to compare with: the name of its column, and which parties it marks."""
-
-    column: str
-    marked: Any
 
 
 def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None) -> bool:
@@ -66,7 +49,7 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
     goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
     if paid and not goes_on:
         what = "an unfinished run with other options, and what it has paid for"
-    elif names <= _BEFORE_FACTS or (goes_on and not has_values):
+    elif names <= _BEFORE_RECORD or (goes_on and not has_values):
         return goes_on  # nothing, or nothing but what this run has written
     elif "run.toml" not in names or "run.json" not in names:
         raise DpvalueError(f"{folder} holds other files: name a new folder with --out")
@@ -99,48 +82,6 @@ def require_writable(folder: Path, parties: int) -> None:
         )
 
 
-def first_facts(config: RunConfig, table: Table, plan: Plan | None) -> dict[str, Any]:
-    """Return what is known of a run once its releases are made; enough to value them later."""
-    from dpvalue import __version__
-
-    return {
-        "made": datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
-        "versions": {"dpvalue": __version__, "python": platform.python_version(), "torch": torch.__version__},
-        "config": json.loads(json.dumps(asdict(config))),
-        "toml": config.to_toml(),
-        "task": table.encoding.task,
-        "model": table.model,
-        "seed": config.seed,
-        "guarantee": asdict(table.guarantee),
-        "sentence": str(table.guarantee),
-        "how": _how(table),
-        "plan": None if plan is None else _plan_facts(plan),
-        "ledger": _ledger_facts(config),
-    }
-
-
-def _how(table: Table) -> str:
-    directions = "all directions" if table.projection is None else str(table.projection)
-    return f"{table.schedule}, {directions}, learning rate {table.learning_rate:.3g}"
-
-
-def _plan_facts(plan: Plan) -> dict[str, Any]:
-    names = ("ceiling", "gaussian_ceiling", "laplace_ceiling", "expected_auc", "efficiency", "records", "advice")
-    return {name: getattr(plan, name) for name in names} | {"text": str(plan)}
-
-
-def _ledger_facts(config: RunConfig) -> dict[str, Any] | None:
-    if config.ledger is None:
-        return None
-    ledger = Ledger(config.ledger)
-    return {
-        "spent": ledger.spent,
-        "epsilon": ledger.budget.epsilon,
-        "terms": ledger.budget.terms,
-        "head": ledger.head(),
-    }
-
-
 def table_curves(result: Result, progress: Progress) -> list[Curve]:
     """Return the curves that a page shows, made from the private table."""
     curves: list[Curve] = []
@@ -149,37 +90,6 @@ def table_curves(result: Result, progress: Progress) -> list[Curve]:
             curves.append(make(result, order))
             progress("curves", len(curves), 2 * len(ORDERS))
     return curves
-
-
-def value_facts(result: Result, known: Known | None, curves: list[Curve]) -> dict[str, Any]:
-    """Return what is known once values are made."""
-    assert result.utility is not None
-    return {
-        "semivalues": [one.name for one in result.semivalues],
-        "walks": result.walks,
-        "converged": result.converged,
-        "public_rows": len(result.utility.y),
-        "curves": [_plain(curve) for curve in curves],
-        "detection": None if known is None else _detection(result, known),
-    }
-
-
-def _plain(curve: Curve) -> dict[str, Any]:
-    return {name: part.tolist() if isinstance(part, np.ndarray) else part for name, part in asdict(curve).items()}
-
-
-def _detection(result: Result, known: Known) -> dict[str, Any]:
-    values: Floats = result.values[result.semivalues[0].name]
-    marked = np.asarray(known.marked, dtype=bool)
-    k = int(marked.sum())
-    return {
-        "column": known.column,
-        "auc": auc(values, marked),
-        "k": k,
-        "precision": precision_at(values, marked, k),
-        "corrupted": f"{k} of {len(marked)}",
-        "chance": k / len(marked),
-    }
 
 
 def values_frame(result: Result, progress: Progress) -> pd.DataFrame:
@@ -206,14 +116,14 @@ def abandon(folder: Path) -> None:
             folder.rmdir()
 
 
-def keep_table(folder: Path, facts: dict[str, Any], table: Table) -> None:
+def keep_table(folder: Path, record: Record, table: Table) -> None:
     """Write all that values can be made from, at any time and for nothing; what older values said is removed first."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in (folder / "values.csv", folder / "report.html", *remains(folder)):
         stale.unlink(missing_ok=True)
     table.save(folder / "table.safetensors")
-    write_whole(folder / "run.toml", facts["toml"].encode())
-    _write_facts(folder, facts)
+    write_whole(folder / "run.toml", record.toml.encode())
+    _write_record(folder, record)
 
 
 def _unfinished(folder: Path) -> Path:
@@ -230,37 +140,33 @@ def forget_releases(folder: Path) -> None:
     shutil.rmtree(_unfinished(folder).parent, ignore_errors=True)
 
 
-def keep_values(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> None:
+def keep_values(folder: Path, record: Record, values: pd.DataFrame) -> None:
     """Write values and the page: values last of what a page is made from, as they say that all of it is there."""
-    _write_facts(folder, facts)
+    _write_record(folder, record)
     write_whole(folder / "values.csv", values.to_csv(index=False).encode())
-    write_page(folder, facts, values)
+    write_page(folder, record, values)
 
 
-def write_page(folder: Path, facts: dict[str, Any], values: pd.DataFrame) -> Path:
+def write_page(folder: Path, record: Record, values: pd.DataFrame) -> Path:
     """Write report.html, and return where it is; what writers that were killed have left goes."""
     for part in remains(folder):
         part.unlink(missing_ok=True)
     page = folder / "report.html"
-    write_whole(page, report_page(values, facts).encode())
+    write_whole(page, report_page(values, record).encode())
     return page
 
 
-def _write_facts(folder: Path, facts: dict[str, Any]) -> None:
-    write_whole(folder / "run.json", (json.dumps(facts, indent=1, default=str) + "\n").encode())
+def _write_record(folder: Path, record: Record) -> None:
+    write_whole(folder / "run.json", (json.dumps(record.to_json(), indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True, eq=False)
 class Folder:
-    """An output folder, read back."""
+    """An output folder, read back: where it is, what run.json holds, and the options of the run."""
 
     path: Path
-    facts: dict[str, Any]
-
-    @property
-    def config(self) -> RunConfig:
-        """The options of the run."""
-        return make_config(options(self.facts["config"]))
+    record: Record
+    config: RunConfig
 
     def table(self) -> tuple[Table, Schema]:
         """Return the private table, and how columns become numbers."""
@@ -277,11 +183,24 @@ class Folder:
         if not file.is_file():
             raise DpvalueError(f"{self.path} has no values yet: dpvalue revalue {self.path} makes them, for nothing")
         with _damage(self.path / "run.json"):
-            check_values(self.facts)
+            if self.record.values is None:
+                raise DpvalueError("values must be there where values.csv is, got null")
         with _damage(file):
-            found = pd.read_csv(file, low_memory=False)
-            check_frame(found, self.facts["semivalues"])
-        return found
+            frame = pd.read_csv(file, low_memory=False)
+            _check_frame(frame, self.record.values.semivalues)
+        return frame
+
+
+def _check_frame(values: pd.DataFrame, names: tuple[str, ...]) -> None:
+    """Raise unless a frame holds the values of parties: what a report shows."""
+    for column in ("party", "rank", *(f"{name}{end}" for name in names for end in ("", "_mc_error"))):
+        if column not in values:
+            raise DpvalueError(f"there is no column {column!r}")
+    for column in values.columns.drop("party"):
+        if not pd.api.types.is_numeric_dtype(values[column].dtype):
+            raise DpvalueError(f"the column {column!r} must hold numbers")
+    if not len(values):
+        raise DpvalueError("there is no party")
 
 
 def open_folder(path: Path) -> Folder:
@@ -293,10 +212,10 @@ def open_folder(path: Path) -> Folder:
                 f"{path} holds an unfinished run: the same dpvalue run goes on with it, and spends nothing twice"
             )
         raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
-    facts = parse_json(read_text(file), str(file))
+    stored = parse_json(read_text(file), str(file))
     with _damage(file):
-        check_releases(facts)
-    return Folder(path, facts)
+        record = Record.from_json(stored)
+        return Folder(path, record, make_config(parse_options(record.toml, "toml")))
 
 
 @contextmanager

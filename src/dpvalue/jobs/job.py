@@ -1,34 +1,42 @@
 """A run from files: the public file is read, the private ones are peeked at, a plan is made; then values are.
 
-Until `Job.parties` is called, of private files nothing is read but the names of their columns and their numbers of
-lines; with `group` (or `person`), that column too, which tells the party of each line (the number of persons of each
-party): what is public of it.
+Private files are opened twice. `open_job` reads the names of their columns and their numbers of lines; with `group` (or
+`person`), that column too, which tells the party of each line (the number of persons of each party): what is public of
+them, and until the user has agreed nothing else is read. `Job.read` reads the rows.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dpvalue.arrays import Array, Floats
-from dpvalue.data.cells import index_of, party_name
+from dpvalue.arrays import Array, Bools, Floats
+from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.encoding import EncodedRows
-from dpvalue.data.files import Peek, is_text, peek, read_private, read_public
+from dpvalue.data.files import Peek, read_private, read_public
 from dpvalue.data.parties import Parties
 from dpvalue.data.schema import Schema, classes_of, infer_task
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
+from dpvalue.jobs.owners import Owners, can_be_moved, look
 from dpvalue.models import CLASSIFICATION
 from dpvalue.planning.settings import Settings
 from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.run import Prepared, prepare
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A known answer to compare with: the name of its column, and which parties it marks."""
+
+    column: str
+    marked: Bools
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +50,7 @@ class Job:
         utility: the public rows.
         schema: how columns become numbers.
         peeks: what is public of the private files.
+        owners: the party and the person of each line, where columns (or several files) tell them.
     """
 
     config: RunConfig
@@ -50,6 +59,7 @@ class Job:
     utility: Utility
     schema: Schema
     peeks: tuple[Peek, ...]
+    owners: Owners = field(repr=False)
 
     @property
     def model(self) -> str:
@@ -86,53 +96,28 @@ class Job:
         rows = sum(one.rows for one in self.peeks)
         return Parties(np.zeros((rows, 1)), np.zeros(rows), *self.owners)
 
-    @cached_property
-    def owners(self) -> tuple[Array | None, Array | None]:
-        """The party and the person of each line, where columns (or several files) tell them; None in a line of nobody.
-
-        A line that is no record of the table still has a party, which stands where its column is: the party of each
-        line is public, and what else is in the line must not move it (`Layout.guesses`).
-        """
-        config = self.config
-        wanted = [name for name in (config.group, config.person) if name is not None]
-        groups: list[Any] = []
-        persons: list[str | None] = []
-        guesses: dict[int, tuple[str, ...]] = {}
-        for path in config.train if wanted else ():
-            for block in read_private(Path(path), wanted, config.group):
-                guesses |= {len(groups) + place: found for place, found in block.guesses.items()}
-                if config.group is not None:
-                    groups += block.columns[config.group].party_names().tolist()
-                if config.person is not None:
-                    persons += block.columns[config.person].identities().tolist()
-        known = set(groups) - {None}
-        for place, found in guesses.items():
-            names = [name for name in map(party_name, found) if name and (name in known or not self.can_be_moved)]
-            groups[place] = names[0] if names else None
-        if len(config.train) > 1:
-            homes = party_names(config.train)
-            groups = [home for home, one in zip(homes, self.peeks, strict=True) for _ in range(one.rows)]
-        return _objects(groups) if groups else None, _objects(persons) if persons else None
-
     @property
     def can_be_moved(self) -> bool:
-        """Whether cells of a line could move it to another party: in a text file where that is not first or last."""
-        group, only = self.config.group, self.peeks[0].columns
-        return group is not None and is_text(Path(self.config.train[0])) and group not in (only[0], only[-1])
+        """Whether cells of a line could move it to another party."""
+        return can_be_moved(self.config, self.peeks[0].columns)
 
-    def parties(self) -> Parties:
-        """Return the private rows, encoded by the public file's schema block by block as they are read."""
-        target = self.config.target
-        names = list(dict.fromkeys([*self.schema.names, target]))
+    def read(self) -> tuple[Parties, Known | None]:
+        """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks."""
+        target, truth = self.config.target, self.config.truth
+        names = [*self.schema.names, target] if truth is None else [*self.schema.names, target, truth]
         features: list[Floats] = []
         labels: list[Array] = []
+        marks: list[Array] = []
         for path in self.config.train:
-            for block in read_private(Path(path), names):
+            for block in read_private(Path(path), list(dict.fromkeys(names))):
                 features.append(self.schema.transform(block.columns))
                 features[-1][block.bad] = np.nan
                 labels.append(self.labels(block.columns[target]))
+                if truth is not None:
+                    marks.append(_marks(truth, block.columns[truth]))
         rows = EncodedRows(np.concatenate(features), self.schema)
-        return Parties(rows, np.concatenate(labels), *self.owners, self.config.person)
+        parties = Parties(rows, np.concatenate(labels), *self.owners, self.config.person)
+        return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
 
     def labels(self, column: Column) -> Array:
         """Return labels as canonical texts, or as numbers for regression."""
@@ -161,15 +146,8 @@ def open_job(config: RunConfig) -> Job:
         raise DpvalueError(f"the target {config.target!r} of {config.test} must be numbers for regression")
     else:
         classes = None
-    peeks = []
-    for path in config.train:
-        found = peek(Path(path))
-        for name in [*features.columns, *sorted(own)]:
-            if name not in found.columns:
-                raise DpvalueError(f"{path} has no column {name!r}")
-        peeks.append(found)
-    utility = Utility(features, read_labels(target, task))
-    return Job(config, task, classes, utility, Schema().fit(features), tuple(peeks))
+    utility, schema = Utility(features, read_labels(target, task)), Schema().fit(features)
+    return Job(config, task, classes, utility, schema, *look(config, [*features.columns, *sorted(own)]))
 
 
 def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
@@ -192,13 +170,22 @@ def read_labels(column: Column, task: str) -> Array:
     return numbers
 
 
-def party_names(paths: tuple[str, ...]) -> list[str]:
-    """Return the parties' names: of the files, without folder and ending where that tells them apart."""
-    short = [Path(path).name.split(".")[0] for path in paths]
-    return short if len(set(short)) == len(short) else list(paths)
+def _marks(column: str, cells: Column) -> Bools:
+    """Which rows a column of 0 and 1 marks; a line that is no record marks nobody."""
+    words = [(word or "0").lower() for word in cells.texts()]
+    marked: Bools = np.isin(words, ["1", "true", "yes", "y"])
+    if not (marked | np.isin(words, ["0", "false", "no", "n"])).all():
+        raise DpvalueError(f"the column {column!r} must hold 0 and 1 (or no and yes, or false and true)")
+    return marked
 
 
-def _objects(cells: list[str | None]) -> Array:
-    found = np.empty(len(cells), dtype=object)
-    found[:] = cells
-    return found
+def _known(column: str, marked: Bools, parties: Parties) -> Known:
+    """Which parties a column marks: those with any marked row."""
+    there = parties.party_of_row >= 0
+    counts = np.bincount(parties.party_of_row[there], weights=marked[there], minlength=len(parties.names))
+    known = Known(column, counts > 0)
+    if known.marked.all() or not known.marked.any():
+        raise DpvalueError(
+            f"the column {column!r} must mark some parties and leave others: it marks {known.marked.sum()}"
+        )
+    return known

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpvalue.arrays import Floats
+from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import is_useful
 from dpvalue.printable import visible
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
+from dpvalue.report.record import Record, Valued
 from dpvalue.report.text import safe
 
 if TYPE_CHECKING:
@@ -27,18 +29,19 @@ _CURVES = {
 }
 
 
-def report_page(values: pandas.DataFrame, facts: dict[str, Any]) -> str:
+def report_page(values: pandas.DataFrame, record: Record) -> str:
     """Return the report as HTML, from what `values.csv` and `run.json` of an output folder hold."""
-    names = list(facts["semivalues"])
-    main = names[0]
+    if record.values is None:
+        raise DpvalueError("a page takes values, and this run has none yet")
+    names = record.values.semivalues
     sections = [
-        _promise(facts),
-        _curve(values, main, facts),
+        _promise(record),
+        _curve(values, names[0], record),
         _table(values, names),
-        _tasks(facts),
-        _detection(facts),
-        _ceilings(facts),
-        _repeat(facts),
+        _tasks(record),
+        _detection(record),
+        _ceilings(record),
+        _repeat(record),
     ]
     assets = files("dpvalue.report")
     style, script = ((assets / name).read_text(encoding="utf-8") for name in ("style.css", "table.js"))
@@ -56,7 +59,7 @@ def report_page(values: pandas.DataFrame, facts: dict[str, Any]) -> str:
 <body>
 <main>
 <h1>{safe(title)}</h1>
-<p class="soft">{safe(_summary(facts))}</p>
+<p class="soft">{safe(_summary(record, record.values))}</p>
 {"".join(section for section in sections if section)}
 </main>
 <script type="application/json" id="rows">{_json(_rows(values, names))}</script>
@@ -67,37 +70,36 @@ def report_page(values: pandas.DataFrame, facts: dict[str, Any]) -> str:
 """
 
 
-def _summary(facts: dict[str, Any]) -> str:
-    walked = f"{facts['walks']} permutations" if facts["walks"] else "exact, all coalitions"
+def _summary(record: Record, values: Valued) -> str:
+    walked = f"{values.walks} permutations" if values.walks else "exact, all coalitions"
     return (
-        f"What each party's data is worth to a {facts['model']} model ({facts['task']}), judged on "
-        f"{facts['public_rows']} public rows: {', '.join(facts['semivalues'])}; {walked}. Made {facts['made']} by "
-        f"dpvalue {facts['versions']['dpvalue']}."
+        f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}), judged on "
+        f"{values.public_rows} public rows: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
+        f"dpvalue {record.versions.dpvalue}."
     )
 
 
-def _promise(facts: dict[str, Any]) -> str:
-    spent = facts["guarantee"]
-    sentence = safe(facts["sentence"])
-    if not spent["private"]:
+def _promise(record: Record) -> str:
+    spent, ledger = record.guarantee, record.ledger
+    sentence = safe(spent)
+    if spent.unit is None:
         return f'<section class="promise none"><h2>Guarantee</h2><p class="big">{sentence}</p></section>'
     numbers = {
-        "protected": _PROTECTED[spent["unit"]],
-        "neighbours": spent["neighbours"],
-        "epsilon": f"{spent['epsilon']:.4g}",
-        "delta": f"{spent['delta']:.4g}",
-        "mu": "pure (none)" if spent["mu"] is None else f"{spent['mu']:.4g}",
-        "mechanism": f"{spent['mechanism']}, {spent['releases']} release(s) a party",
-        "an attacker's advantage": f"at most {spent['advantage']:.2g}",
+        "protected": _PROTECTED[spent.unit],
+        "neighbours": f"{spent.neighbours}",
+        "epsilon": f"{spent.epsilon:.4g}",
+        "delta": f"{spent.delta:.4g}",
+        "mu": "pure (none)" if spent.mu is None else f"{spent.mu:.4g}",
+        "mechanism": f"{spent.mechanism}, {spent.releases} release(s) a party",
+        "an attacker's advantage": f"at most {spent.advantage:.2g}",
     }
-    ledger = facts["ledger"]
     if ledger is not None:
-        numbers["ledger: spent so far"] = f"epsilon = {ledger['spent']:.4g} of {ledger['epsilon']:.4g}"
-        numbers["ledger: head to keep"] = ledger["head"][:20] + "..."
-    return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_facts(numbers)}</section>'
+        numbers["ledger: spent so far"] = f"epsilon = {ledger.spent:.4g} of {ledger.epsilon:.4g}"
+        numbers["ledger: head to keep"] = ledger.head[:20] + "..."
+    return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_terms(numbers)}</section>'
 
 
-def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
+def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
     found = values.sort_values(name, ascending=False, kind="stable")
     if len(found) > _MOST_POINTS:
         found = found.iloc[np.linspace(0, len(found) - 1, _MOST_POINTS).astype(int)]
@@ -110,7 +112,7 @@ def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
     spread = _known(y, np.std)
     text = f"The values in descending order. Median DP noise {typical_noise:.3g}, Monte Carlo error "
     text += f"{typical_error:.3g}, spread of the values {spread:.3g}."
-    if facts["guarantee"]["private"] and typical_noise > spread:
+    if record.guarantee.private and typical_noise > spread:
         text += " The noise is larger than the spread: single values mean little here."
     everyone = _numbers(values, name)
     bars = histogram(
@@ -125,7 +127,7 @@ def _curve(values: pandas.DataFrame, name: str, facts: dict[str, Any]) -> str:
     )
 
 
-def _table(values: pandas.DataFrame, names: list[str]) -> str:
+def _table(values: pandas.DataFrame, names: tuple[str, ...]) -> str:
     heads = "".join(
         f'<th scope="col"><button type="button">{safe(head)}</button></th>' for head in _columns(values, names)
     )
@@ -141,14 +143,14 @@ def _table(values: pandas.DataFrame, names: list[str]) -> str:
     )
 
 
-def _columns(values: pandas.DataFrame, names: list[str]) -> list[str]:
+def _columns(values: pandas.DataFrame, names: tuple[str, ...]) -> list[str]:
     heads = ["party", "rank"]
     for name in names:
         heads += [name, "MC error", "DP noise"] if f"{name}_noise" in values else [name, "MC error"]
     return heads
 
 
-def _rows(values: pandas.DataFrame, names: list[str]) -> list[list[Any]]:
+def _rows(values: pandas.DataFrame, names: tuple[str, ...]) -> list[list[Any]]:
     columns = ["party", "rank"]
     for name in names:
         columns += [column for column in (name, f"{name}_mc_error", f"{name}_noise") if column in values]
@@ -170,21 +172,21 @@ def _plain(cell: Any) -> Any:
     return int(number) if number == int(number) and abs(number) < 2**53 else float(f"{number:.6g}")
 
 
-def _tasks(facts: dict[str, Any]) -> str:
+def _tasks(record: Record) -> str:
     figures = []
     for kind, text in _CURVES.items():
-        found = [curve for curve in facts["curves"] if curve["kind"] == kind]
-        if not found:
+        curves = [curve for curve in record.curves if curve.kind == kind]
+        if not curves:
             continue
         lines = []
-        for curve in found:
-            x, y, spread = (np.array(curve[key], dtype=float) for key in ("shares", "mean", "spread"))
+        for curve in curves:
+            x, y, spread = (np.array(numbers, dtype=float) for numbers in (curve.shares, curve.mean, curve.spread))
             bands = [("random", y - spread, y + spread)] if spread.any() else []
-            lines.append(Line(curve["order"], curve["order"], x, y, bands))
+            lines.append(Line(curve.order, curve.order, x, y, bands))
         done = "removed" if kind == "removal" else "added"
         chart = line_chart(f"{kind}-chart", text, lines, f"share of parties {done}", "utility")
         raw = "From the private table. Values and curve share its noise, which drives high and low apart."
-        if found[0]["retrained"]:
+        if curves[0].retrained:
             raw = "Models trained anew on raw rows: only without privacy."
         figures.append(f"<figure>{chart}<figcaption>{safe(text)} {safe(raw)}</figcaption></figure>")
     if not figures:
@@ -193,25 +195,24 @@ def _tasks(facts: dict[str, Any]) -> str:
     return f'<section><h2>Without them, with them</h2>{_keys(keys)}<div class="pair">{"".join(figures)}</div></section>'
 
 
-def _detection(facts: dict[str, Any]) -> str:
-    found = facts["detection"]
-    if found is None:
+def _detection(record: Record) -> str:
+    known = record.detection
+    if known is None:
         return ""
     numbers = {
-        f"AUC ({found['column']})": f"{found['auc']:.3f}",
-        f"precision among the {found['k']} lowest": f"{found['precision']:.0%}",
-        "known to be corrupted": str(found["corrupted"]),
-        "by chance": f"AUC 0.5, precision {found['chance']:.0%}",
+        f"AUC ({known.column})": f"{known.auc:.3f}",
+        f"precision among the {known.k} lowest": f"{known.precision:.0%}",
+        "known to be corrupted": known.corrupted,
+        "by chance": f"AUC 0.5, precision {known.chance:.0%}",
     }
-    return f"<section><h2>Finding the known answer</h2>{_facts(numbers)}</section>"
+    return f"<section><h2>Finding the known answer</h2>{_terms(numbers)}</section>"
 
 
-def _ceilings(facts: dict[str, Any]) -> str:
-    plan = facts["plan"]
-    if plan is None:
+def _ceilings(record: Record) -> str:
+    plan, unit = record.plan, record.guarantee.unit
+    if plan is None or unit is None:
         return ""
-    expected, ceiling = plan["expected_auc"], plan["ceiling"]
-    unit, many = facts["guarantee"]["unit"], plan["records"] > 1
+    expected, ceiling, many = plan.expected_auc, plan.ceiling, plan.records > 1
     units = {"party": "parties", "record": "records", "person": "persons"}[unit]
     rows = [f"This budget sets no useful limit on finding single corrupted {units}."]
     if is_useful(ceiling):
@@ -223,25 +224,25 @@ def _ceilings(facts: dict[str, Any]) -> str:
     if expected is not None:
         planted = "half of their labels wrong" if many else "a wrong label"
         rows.append(f"Parties with {planted} were expected to be found with an AUC of {expected:.3f}, by rehearsal.")
-        if plan["efficiency"] is not None:
-            share = max(0.0, min(1.0, plan["efficiency"]))
+        if plan.efficiency is not None:
+            share = max(0.0, min(1.0, plan.efficiency))
             meter = (
                 f'<div class="meter" role="img" aria-label="{share:.0%} of what the budget allows"><i style="width:'
                 f'{share:.0%}"></i></div><p>{share:.0%} of the way from chance to the ceiling.</p>'
             )
-    rows.append(plan["advice"])
+    rows.append(plan.advice)
     return f"<section><h2>What the budget allows</h2>{''.join(f'<p>{safe(row)}</p>' for row in rows)}{meter}</section>"
 
 
-def _repeat(facts: dict[str, Any]) -> str:
+def _repeat(record: Record) -> str:
     return (
         "<section><h2>How it was made</h2>"
-        f"<p>{safe(facts['how'])}. Public seed {safe(facts['seed'])}.</p>"
-        f"<pre>{safe(facts['toml'])}</pre></section>"
+        f"<p>{safe(record.trained.how)}. Public seed {safe(record.trained.seed)}.</p>"
+        f"<pre>{safe(record.toml)}</pre></section>"
     )
 
 
-def _facts(numbers: dict[str, str]) -> str:
+def _terms(numbers: dict[str, str]) -> str:
     """Names and numbers, as a list of terms."""
     items = (f"<div><dt>{safe(name)}</dt><dd>{safe(number)}</dd></div>" for name, number in numbers.items())
     return f"<dl>{''.join(items)}</dl>"

@@ -1,0 +1,149 @@
+"""What run.json holds: all that a page says of a run, beside the values themselves.
+
+The types of the fields are the one description of the file: what is read back is checked by them (`stored.read`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from reprlib import repr as short
+from typing import Annotated, Any
+
+from dpvalue.errors import DpvalueError
+from dpvalue.privacy.budget import Guarantee
+from dpvalue.stored import ANY_NUMBER, COUNT, one_of, read
+from dpvalue.valuation.saved import check_guarantee
+from dpvalue.valuation.semivalues import semivalues
+from dpvalue.valuation.tasks.curves import ORDERS
+
+FORMAT_VERSION = 1
+Count = Annotated[int, COUNT]
+Utility = Annotated[float, ANY_NUMBER]  # it may overflow
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What made the run."""
+
+    dpvalue: str
+    python: str
+    torch: str
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What was trained: for which task, which model, how in words, and the seed of public randomness."""
+
+    task: str
+    model: str
+    how: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What was planned: fields of `Plan`, and the page to read as text."""
+
+    ceiling: float
+    gaussian_ceiling: float | None
+    laplace_ceiling: float | None
+    expected_auc: float | None
+    efficiency: float | None
+    records: Count
+    advice: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Where a ledger stood after the run: spent so far, of how much, on which terms, and its head to keep."""
+
+    spent: float
+    epsilon: float
+    terms: str
+    head: str
+
+
+@dataclass(frozen=True)
+class Valued:
+    """How values were made: which, from how many permutations (0: exact), judged by how many public rows."""
+
+    semivalues: tuple[str, ...]
+    walks: int
+    converged: bool | None
+    public_rows: Count
+
+    def __post_init__(self) -> None:
+        semivalues(self.semivalues)  # raises for none, and for a name that there is not
+
+
+@dataclass(frozen=True)
+class CurveRecord:
+    """The points of a `Curve`."""
+
+    kind: Annotated[str, one_of(("removal", "addition"))]
+    order: Annotated[str, one_of(ORDERS)]
+    shares: tuple[float, ...]
+    mean: tuple[Utility, ...]
+    spread: tuple[Utility, ...]
+    retrained: bool
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.shares) == len(self.mean) == len(self.spread):
+            raise DpvalueError("there must be as many shares as means and spreads, and at least one")
+
+
+@dataclass(frozen=True)
+class Detection:
+    """How well values find what a column marks: the share of it among the k lowest, beside that in all."""
+
+    column: str
+    auc: float
+    k: int
+    precision: float
+    corrupted: str
+    chance: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run, as its folder keeps it.
+
+    Attributes:
+        made: the day.
+        versions: what made it.
+        toml: its options, as run.toml holds them.
+        trained: what was trained.
+        guarantee: what was spent.
+        plan: what was expected before; None without privacy.
+        ledger: where the ledger stands; None without one.
+        values: how values were made; None while there are none.
+        curves: of utility; none while there are no values.
+        detection: how well a known answer was found; None without one.
+    """
+
+    made: str
+    versions: Versions
+    toml: str
+    trained: Trained
+    guarantee: Annotated[Guarantee, check_guarantee]
+    plan: Planned | None
+    ledger: Charged | None
+    values: Valued | None
+    curves: tuple[CurveRecord, ...]
+    detection: Detection | None
+
+    def __post_init__(self) -> None:
+        if self.plan is not None and not self.guarantee.private:
+            raise DpvalueError("plan must be null in a run without privacy")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what run.json holds."""
+        return {"format": FORMAT_VERSION, **asdict(self)}
+
+    @staticmethod
+    def from_json(found: Any) -> Record:
+        """Return the record that `to_json` wrote, whoever wrote it: every field is checked."""
+        if isinstance(found, dict) and found.get("format") != FORMAT_VERSION:
+            raise DpvalueError(f"format must be {FORMAT_VERSION}, got {short(found.get('format'))}")
+        return read(Record, found)
