@@ -33,6 +33,7 @@ from dpvalue.auditing.canaries import Worlds, make_worlds
 from dpvalue.auditing.lower_bounds import epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.models import ModelFactory
@@ -71,7 +72,7 @@ def audit(
     records: int = 1,
     runs: int = 1000,
     confidence: float = 1 - 1e-4,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> Audit:

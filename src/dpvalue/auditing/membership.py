@@ -22,6 +22,7 @@ from dpvalue.arrays import Floats
 from dpvalue.data.parties import Parties, features_and_labels
 from dpvalue.data.raw import as_numbers, label_column
 from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.models import ModelFactory
@@ -96,7 +97,7 @@ def membership_attack(
     shadow_rows: int = 200,
     shadows: int = 32,
     trials: int = 40,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> MembershipAttack:

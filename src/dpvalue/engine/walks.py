@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.local import Local
 from dpvalue.models import Model
 
 
@@ -21,7 +21,7 @@ class Walker:
     model: Model
     initial: Tensor
     learning_rate: float
-    engine: Local
+    engine: Engine
 
     def prefixes(self, table: Tensor, permutations: Ints) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Yield pieces of the walks: which walks, which positions, and the models before and after each position.
@@ -52,7 +52,7 @@ class Walker:
 
     def coalition_utilities(self, evaluate: Evaluator, table: Tensor, coalitions: Tensor) -> Floats:
         """Return V of each coalition, a row of 0 and 1 (c, n)."""
-        batch = self.engine.batch(4 * self.model.size + coalitions.shape[1])
+        batch = self.engine.piece(4 * self.model.size + coalitions.shape[1], least=2048)
         parts = [
             evaluate(self.initial - self.learning_rate * (some.to(table.dtype) @ table))
             for some in coalitions.split(batch)

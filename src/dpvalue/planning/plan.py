@@ -14,6 +14,7 @@ import torch
 from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES, Local
 from dpvalue.errors import DpvalueError, require_count, require_number
@@ -53,7 +54,7 @@ def plan(
     records: int = 1,
     parameters: int | None = None,
     auc: float | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
 ) -> Plan:
     """Return what a run would spend and could reach.

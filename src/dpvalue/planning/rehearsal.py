@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Array, Floats
-from dpvalue.data.rows import party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.models.training import train
@@ -98,7 +98,7 @@ class Rehearsal:
     public: PublicSet
     rows: int
     units: int
-    engine: Local
+    engine: Engine
     seed: int
     _sketches: dict[Projection | None, list[Sketches]] = field(default_factory=dict, init=False, repr=False)
 
@@ -279,7 +279,8 @@ class _Fold:
 
     def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
         sizes = np.full(len(labels) // self._rows, self._rows)
-        units = party_rows(self._units.cpu().numpy(), labels.cpu().numpy(), sizes, points.dtype, points.device)
+        x, y = self._units.cpu().numpy(), labels.cpu().numpy()
+        units = PublicRows.by_party(x, y, sizes, points.dtype, points.device)
         contributions = Contributions(model, units, Mechanism(None, 0.0, "party", "zero_out"), self._of.engine)
         score, length = [], []
         for who in torch.arange(contributions.n, device=points.device).split(_MOST_TOGETHER):

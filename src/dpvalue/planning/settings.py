@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.planning.projection import Projection
@@ -33,7 +33,7 @@ class Settings:
     learning_rate: float | str
     noise: str
     preprocess: Any
-    engine: Local
+    engine: Engine
     seed: int
     ledger: Ledger | None = None
     checkpoint: Checkpoint | None = None
@@ -42,8 +42,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise DpvalueError(f"privacy must be a Privacy or None, got {self.privacy!r}")
-        if not isinstance(self.engine, Local):
-            raise DpvalueError(f"engine must be a Local, got {self.engine!r}")
+        if not isinstance(self.engine, Engine):
+            raise DpvalueError(f"engine must be an Engine, such as Local(), got {self.engine!r}")
         if self.projection is not None and self.projection != "auto" and not isinstance(self.projection, Projection):
             raise DpvalueError(f"projection must be a Projection, 'auto' or None, got {self.projection!r}")
         if self.ledger is not None:

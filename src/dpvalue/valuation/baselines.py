@@ -11,6 +11,7 @@ import torch
 from dpvalue.arrays import Floats
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.models import FixedModelLoss, ModelFactory
 from dpvalue.models.training import train
@@ -58,7 +59,7 @@ def public_loss(
     groups: Any = None,
     persons: Any = None,
     ledger: Ledger | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.

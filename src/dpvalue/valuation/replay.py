@@ -83,7 +83,7 @@ def _leave_one_out(walker: Walker, evaluate: Evaluator, table: Tensor) -> Estima
     everyone = walker.initial - walker.learning_rate * table.sum(0)
     whole = evaluate(everyone[None])
     # Without party j the model is one row less far along: rows are added back batch by batch, never all n at once.
-    batch = walker.engine.batch(4 * len(everyone))
+    batch = walker.engine.piece(4 * len(everyone), least=2048)
     without = [evaluate(everyone + walker.learning_rate * rows) for rows in table.split(batch)]
     return exact_estimate((whole - torch.cat(without)).cpu().numpy(), evaluations=1)
 

@@ -12,8 +12,8 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting, silent
@@ -51,7 +51,7 @@ class Result:
     walks: int
     converged: bool | None
     utility: Utility | None = field(repr=False)
-    engine: Local = field(repr=False)
+    engine: Engine = field(repr=False)
 
     @property
     def values(self) -> dict[str, Floats]:

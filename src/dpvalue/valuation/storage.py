@@ -48,7 +48,7 @@ def save_result(result: Result, path: Path) -> None:
         "semivalues": [one.name for one in result.semivalues],
         "walks": result.walks,
         "converged": result.converged,
-        "engine": asdict(result.engine),
+        "engine": {"dtype": str(result.engine.torch_dtype).removeprefix("torch.")},
     }
     for number, one in enumerate(result.semivalues):
         for field in FIELDS:

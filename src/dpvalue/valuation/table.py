@@ -13,6 +13,7 @@ from torch import Tensor
 from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
@@ -85,7 +86,7 @@ class Table:
         permutations: int = 1000,
         tolerance: float = 0.1,
         target: str | None = None,
-        engine: Local | None = None,
+        engine: Engine | None = None,
         seed: int | None = None,
         progress: bool | Progress = True,
     ) -> Result:
@@ -120,7 +121,7 @@ class Table:
         warn_if_not_finite(found.estimates)
         return Result(self, kinds, found.estimates, found.walks, found.converged, public_utility, engine)
 
-    def walker(self, engine: Local) -> Walker:
+    def walker(self, engine: Engine) -> Walker:
         """Return the public side of a walk from this table's initial model."""
         if self.schedule.fresh_start:
             raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")

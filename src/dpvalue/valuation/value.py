@@ -9,6 +9,7 @@ from typing import Any
 from dpvalue.data.columns import is_frame
 from dpvalue.data.parties import Parties, as_parties
 from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import ModelFactory
@@ -47,7 +48,7 @@ def value(
     persons: Any = None,
     ledger: Ledger | None = None,
     checkpoint: str | Path | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> Result:
@@ -146,7 +147,7 @@ def release(
     persons: Any = None,
     ledger: Ledger | None = None,
     checkpoint: str | Path | None = None,
-    engine: Local = Local(),  # noqa: B008  (immutable)
+    engine: Engine = Local(),  # noqa: B008  (immutable)
     seed: int = 0,
     progress: bool | Progress = True,
 ) -> Table:
