@@ -121,11 +121,7 @@ class Contributions:
         """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
         starts = range(0, how.slices * how.width, how.width)
         total = reduce(torch.add, (self._slice(models, shares, who, first, how.width, grid) for first in starts))
-        if self.mechanism.per_unit:
-            return total
-        clipped = self.mechanism.clipped(total)
-        clipped = clipped * self._counts[who].unsqueeze(-1)  # a party without a row that counts: not minus the centre
-        return clipped if grid is None else grid.round(clipped)
+        return total if self.mechanism.per_unit else self._clip(total, who, grid)
 
     def _slice(
         self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, first: int, width: int, grid: Grid | None
@@ -146,10 +142,16 @@ class Contributions:
         gradients = reduce(torch.add, found)  # one after the other: see `People`
         if not self.mechanism.per_unit:
             return gradients
+        clipped = self._clip(gradients, who, grid)
+        shared = weights if grid is None else weights > 0
+        return (clipped * shared.unsqueeze(-1)).sum(1, dtype=torch.float64)
+
+    def _clip(self, gradients: Tensor, who: Tensor, grid: Grid | None) -> Tensor:
+        """Clip the gradients of parties (b, d), or of their records or persons (b, r, d); on a grid, round them."""
         clipped = self.mechanism.clipped(gradients)
-        if grid is not None:
-            clipped, weights = grid.round(clipped), weights > 0
-        return (clipped * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
+        if not self.mechanism.per_unit:  # a party without a row that counts: not minus the centre
+            clipped = clipped * self._counts[who].unsqueeze(-1)
+        return clipped if grid is None else grid.round(clipped)
 
     def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Cut], Tensor]) -> Tensor:
         """Return work(places in who, how they are cut) for all parties who (b,), in pieces of one class."""
