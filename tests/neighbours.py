@@ -26,7 +26,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,7 +47,6 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
 from dpvalue.planning.choice import choose
-from dpvalue.privacy.grid import Grid
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
@@ -356,7 +355,7 @@ Noted = tuple[Tensor, Tensor]
 def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
     """Hold the mechanism's output fixed, and note what goes into it; choices are made once for equal public numbers."""
     noted: list[Noted] = []
-    release, clip, rounded = Contributions.release, Contributions._clip, Grid.round
+    release, clip = Contributions.release, Contributions._clip
     with_data = plan_module._with_data
 
     def released(self: Contributions, clipped: Tensor, noise: Tensor | None, who: Tensor, grid: Any) -> Tensor:
@@ -364,14 +363,13 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         return release(self, torch.zeros_like(clipped), noise, who, grid)
 
     def clipping(self: Contributions, gradients: Tensor, who: Tensor, grid: Any) -> Tensor:
+        clipped = clip(self, gradients, who, grid)
         if grid is not None:
-            noted.append((who, torch.zeros(0)))  # filled in by the rounding inside
-        return clip(self, gradients, who, grid)
+            noted.append((who, clipped))
+        return clipped
 
-    def noting(self: Grid, clipped: Tensor) -> Tensor:
-        found = rounded(self, clipped)
-        noted[-1] = noted[-1][0], found
-        return found
+    def in_order(self: dpv.Local, work: Callable[[Any], Any], items: Iterable[Any], share: bool = True) -> list[Any]:
+        return [work(item) for item in items]  # so that notes are, too
 
     def once(make: Callable[..., Any]) -> Callable[..., Any]:
         def remembered(at: Any, *more: Any) -> Any:
@@ -386,7 +384,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(secrets, "randbits", _Keys()),
         mock.patch.object(Contributions, "release", released),
         mock.patch.object(Contributions, "_clip", clipping),
-        mock.patch.object(Grid, "round", noting),
+        mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", once(with_data)),
         mock.patch.object(plan_module, "_seconds", return_value=(1.0, 2.0)),

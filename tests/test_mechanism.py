@@ -11,7 +11,7 @@ from scipy import stats
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.data.rows import party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear, Network
 from dpvalue.privacy.mechanism import Mechanism, Scale, clip_rows, mechanism, normalise_rows
 from dpvalue.releasing.contributions import Contributions
@@ -99,7 +99,7 @@ def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -
     """What one party with these records sends before noise: the mean over probes, as in a round."""
     torch_dtype = DTYPES[dtype]
     model = Linear(x.shape[1], 2, "classification", torch_dtype, CPU)
-    rows = party_rows(x, y, np.array([len(x)]), torch_dtype, CPU)
+    rows = PublicRows.by_party(x, y, np.array([len(x)]), torch_dtype, CPU)
     generator = torch.Generator().manual_seed(5)
     theta = torch.randn(probes, model.size, generator=generator, dtype=torch.float64).to(torch_dtype)
     found = Contributions(model, rows, door, dpv.Local(dtype=dtype)).at(theta, torch.zeros(probes, dtype=torch.int64))
@@ -146,7 +146,7 @@ def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, 
     x = np.where(generator.random((60, 4)) < 0.1, generator.choice(HOSTILE, (60, 4)), generator.normal(0, 3, (60, 4)))
     y = generator.integers(2, size=60) if task == "classification" else generator.normal(0, 1, 60)
     model = Linear(4, 2 if task == "classification" else 1, task, DTYPES[dtype], CPU)
-    rows = party_rows(x, y, np.ones(60, dtype=np.int64), DTYPES[dtype], CPU)
+    rows = PublicRows.by_party(x, y, np.ones(60, dtype=np.int64), DTYPES[dtype], CPU)
     contributions = Contributions(model, rows, mechanism(dpv.Privacy(), 0.5, 1.0), dpv.Local(dtype=dtype))
     random = torch.randn(60, model.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     theta, who = random.to(DTYPES[dtype]), torch.arange(60)
@@ -174,7 +174,7 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
             lambda: nn.Linear(4, 2), "classification", "custom", torch.zeros(4, dtype=torch.float64), torch.float64, CPU
         ),
     ):
-        rows = party_rows(x, y, np.array(sizes), torch.float64, CPU)
+        rows = PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU)
         door = mechanism(dpv.Privacy(unit=unit), 0.5, 1.0)
         contributions = Contributions(model, rows, door, dpv.Local(dtype="float64"))
         theta, who = model.initial(1).expand(3, -1), torch.arange(3)
@@ -213,7 +213,7 @@ def test_padding_belongs_to_no_other_party() -> None:
     """A party with broken rows does not silence a smaller one that is padded."""
     x = np.array([[np.nan] * 4] * 3 + [[1.0, 2.0, 3.0, 4.0]])
     model = Linear(4, 3, "classification", torch.float64, CPU)
-    rows = party_rows(x, np.array([0, 1, 2, 1]), np.array([3, 1]), torch.float64, CPU)
+    rows = PublicRows.by_party(x, np.array([0, 1, 2, 1]), np.array([3, 1]), torch.float64, CPU)
     door = mechanism(dpv.Privacy(), 0.5, 1.0)
     found = Contributions(model, rows, door, dpv.Local()).at(model.initial(0).expand(2, -1), torch.tensor([0, 1]))
     assert float(found[0].norm()) == 0.0

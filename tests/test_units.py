@@ -172,15 +172,15 @@ def test_a_guarantee_counts_every_party_of_a_person(law: str) -> None:
 
 def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     """A bad record, a person with bad records only and an empty party: nothing, and not minus the centre."""
-    from dpvalue.data.rows import PartyRows, PersonRows, party_rows, person_rows
+    from dpvalue.data.rows import PublicRows
 
     model = Linear(1, 2, "classification", torch.float64, CPU)
     x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])
     pair, units = np.array([0, 0, 1]), np.array([1, 1])
-    people = person_rows(x, y, usable, np.array([0, 1]), pair, units, torch.float64, CPU)
-    cases: list[tuple[str, PartyRows | PersonRows]] = [("person", people)]
+    people = PublicRows.by_person(x, y, usable, np.array([0, 1]), pair, units, torch.float64, CPU)
+    cases: list[tuple[str, PublicRows]] = [("person", people)]
     for unit, sizes in (("record", [2, 1]), ("party", [2, 1]), ("party", [0, 3])):
-        cases.append((unit, party_rows(x, y, np.array(sizes), torch.float64, CPU, usable)))
+        cases.append((unit, PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU, usable)))
     for unit, rows in cases:
         door = mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
         found = Contributions(model, rows, door, EXACT).at(torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1]))

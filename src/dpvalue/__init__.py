@@ -7,7 +7,7 @@ from dpvalue.auditing.membership import MembershipAttack, membership_attack
 from dpvalue.data.parties import Parties
 from dpvalue.data.problems import Problem
 from dpvalue.data.utility import Utility
-from dpvalue.engine import Local
+from dpvalue.engine import Engine, Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.planning import detection
 from dpvalue.planning.settings import Settings
@@ -26,8 +26,8 @@ from dpvalue.valuation.table import Table
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "DpvalueError", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties", "Plan",
-    "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Settings", "Table", "Utility", "audit",
-    "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release",
-    "semivalue", "tasks", "value",
+    "Audit", "BudgetExceeded", "DpvalueError", "Engine", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties",
+    "Plan", "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Settings", "Table", "Utility",
+    "audit", "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy",
+    "release", "semivalue", "tasks", "value",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from dpvalue.data.columns import Column, Columns, as_columns, is_frame
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
 from dpvalue.data.raw import as_numbers, join_rows, label_column, take_rows
+from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
@@ -177,9 +178,10 @@ def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, in
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))
     lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
-    rows = lone.encode(prepared.encoding, engine.torch_dtype, engine.torch_device, prepared.at.settings.privacy)
+    device, privacy = engine.torch_device, prepared.at.settings.privacy
+    rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
     contributions = Contributions(choice.model, rows, choice.door, engine)
-    everyone = torch.from_numpy(each).to(engine.torch_device)
+    everyone = torch.from_numpy(each).to(device)
     found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
     lengths = found.square().sum(-1)
     if neighbours == "zero_out":

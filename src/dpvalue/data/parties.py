@@ -16,7 +16,7 @@ from dpvalue.data.columns import as_columns, is_frame
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
 from dpvalue.data.raw import as_numbers, features_and_labels, is_numeric, label_column, row_count, take_column
-from dpvalue.data.rows import PartyRows, PersonRows, party_rows, person_rows
+from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
@@ -129,7 +129,7 @@ class Parties:
 
     def encode(
         self, encoding: Encoding, dtype: torch.dtype, device: torch.device, privacy: Privacy | None = None
-    ) -> PartyRows | PersonRows:
+    ) -> PrivateRows:
         """Return the rows as tensors, in the encoding of the public set; by person for unit "person".
 
         Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public things. Where
@@ -140,11 +140,12 @@ class Parties:
         order = np.argsort(self.party_of_row, kind="stable")
         order = order[self.party_of_row[order] >= 0]
         if privacy is None or not by_person:
-            return party_rows(x[order], y[order], self.sizes, dtype, device, usable[order])
+            return PrivateRows.by_party(x[order], y[order], self.sizes, dtype, device, usable[order])
         parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
         counted = pair[order] >= 0
         order = order[counted]
-        return person_rows(x[order], y[order], usable[order], parties, pair[order], self.units("person"), dtype, device)
+        units = self.units("person")
+        return PrivateRows.by_person(x[order], y[order], usable[order], parties, pair[order], units, dtype, device)
 
     def problems(
         self,

@@ -1,12 +1,14 @@
-"""Where rows stand in tensors: padded by party, or row by row with whose each is.
+"""Where rows stand in tensors: flat, one party after the other, so that memory is proportional to the rows.
 
-For units "party" and "record" places and shapes are functions of public numbers; for unit "person" they are not, and
-`dpvalue.releasing.people` makes sure that nothing depends on them.
+`PrivateRows` holds every private row there is, and nothing else does; `PublicRows` has the same layout for rows of the
+public set that stand in for parties. For units "party" and "record" places and shapes are functions of public numbers;
+for unit "person" they are not, and `dpvalue.releasing.people` makes sure that nothing depends on them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,109 +18,112 @@ from dpvalue.arrays import Array, Bools, Ints
 
 
 @dataclass(frozen=True, repr=False)  # rows must not be printed
-class PartyRows:
-    """Rows as tensors, padded to the largest party: party j has the rows x[index[j]] with weights[j].
+class _Rows:
+    """Rows as tensors, sorted by party: party j has those from offsets[j] to offsets[j + 1].
 
-    A weight is 1/size for a row of the party, and 0 for padding and for a row that does not count, which is zero: the
-    weighted loss is the mean over the party's rows in which such a row adds nothing.
+    A weight is 1/size for a row of the party, and 0 for a row that does not count, which is zero: the weighted loss is
+    the mean over the party's rows in which such a row adds nothing. One more row stands at the end, of zeros and of
+    weight 0: it is nobody's, and takes the places of rows where a party has too few.
+
+    By person: party j has the persons from offsets[j] to offsets[j + 1], and person p the rows from persons[p] to
+    persons[p + 1], with the weight 1/(the person's rows in the party). Rows that do not count are left out.
     """
 
     x: Tensor
     y: Tensor
-    index: Tensor
     weights: Tensor
-    sizes: Tensor
+    offsets: Tensor
+    persons: Tensor | None = None
 
     @property
     def n(self) -> int:
         """The number of parties."""
-        return len(self.sizes)
+        return len(self.offsets) - 1
 
     @property
-    def width(self) -> int:
-        """The rows of the largest party."""
-        return self.index.shape[1]
+    def sizes(self) -> Tensor:
+        """The public number of rows, or of persons, of each party."""
+        return self.offsets.diff()
+
+    @property
+    def counts(self) -> Tensor:
+        """Whether a party has a row that counts (n,)."""
+        counted = torch.nn.functional.pad(self.weights.gt(0).cumsum(0), (1, 0))[self.offsets]
+        return counted.diff() > 0
+
+    def places(self, who: Tensor, first: int, width: int) -> Tensor:
+        """Return where the rows of the parties who (b,) stand, `width` of each from its `first` on (b, width)."""
+        place = (self.offsets[who] + first).unsqueeze(-1) + torch.arange(width, device=who.device)
+        return torch.where(place < self.offsets[who + 1].unsqueeze(-1), place, len(self.x) - 1)
+
+    @classmethod
+    def by_party(
+        cls, x: Array, y: Array, sizes: Ints, dtype: torch.dtype, device: torch.device, usable: Bools | None = None
+    ) -> Self:
+        """Return rows, sorted by party; all of them count unless `usable` says which."""
+        counts = np.ones(len(x), dtype=bool) if usable is None else usable
+        weights = counts / np.repeat(np.maximum(sizes, 1), sizes)
+        return cls(*_tensors(x, y, weights, dtype, device), offsets=_offsets(sizes, device))
+
+    @classmethod
+    def by_person(
+        cls,
+        x: Array,
+        y: Array,
+        usable: Bools,
+        party_of_pair: Ints,
+        pair: Ints,
+        units: Ints,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Self:
+        """Return the rows that count, sorted by party and person: each is of a pair (party, person).
+
+        A party has as many persons as `units` says, which is public; those without a row that counts come last.
+        """
+        share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
+        counted = np.unique(pair[usable])
+        counted = counted[np.argsort(party_of_pair[counted], kind="stable")]
+        party = party_of_pair[counted]
+        person = np.full(len(party_of_pair), -1)
+        begins = np.concatenate([[0], np.cumsum(units)])
+        person[counted] = begins[party] + np.arange(len(counted)) - np.searchsorted(party, party)
+        order = np.flatnonzero(usable)
+        order = order[np.argsort(person[pair[order]], kind="stable")]  # a person's rows keep their order
+        starts = np.searchsorted(person[pair[order]], np.arange(begins[-1] + 1))
+        return cls(
+            *_tensors(x[order], y[order], share[pair[order]], dtype, device),
+            offsets=_offsets(units, device),
+            persons=torch.tensor(starts, dtype=torch.int64, device=device),
+        )
 
 
-@dataclass(frozen=True, repr=False)  # rows must not be printed
-class PersonRows:
-    """Rows as tensors, by person: row i is of person slot[i] of party[i], with share[i] = 1/(the person's rows there).
+@dataclass(frozen=True, repr=False)
+class PrivateRows(_Rows):
+    """The parties' rows. Whatever is made of them leaves with noise, through `dpvalue.releasing`, or not at all."""
 
-    `units` are the public numbers of persons. Rows that do not count are left out.
+
+@dataclass(frozen=True, repr=False)
+class PublicRows(_Rows):
+    """Rows of the public set that stand in for those of parties."""
+
+
+def _offsets(sizes: Ints, device: torch.device) -> Tensor:
+    return torch.tensor(np.concatenate([[0], np.cumsum(sizes)]), dtype=torch.int64, device=device)
+
+
+def _tensors(
+    x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The rows, labels and weights as tensors, with nobody's row at the end.
+
+    A row of weight 0 becomes zero: the weight alone does not silence a NaN.
     """
-
-    x: Tensor
-    y: Tensor
-    party: Tensor
-    slot: Tensor
-    share: Tensor
-    units: Tensor
-
-    @property
-    def n(self) -> int:
-        """The number of parties."""
-        return len(self.units)
-
-
-def party_rows(
-    x: Array,
-    y: Array,
-    sizes: Ints,
-    dtype: torch.dtype,
-    device: torch.device,
-    usable: Bools | None = None,
-) -> PartyRows:
-    """Return rows, sorted by party, as padded tensors; all of them count unless `usable` says which."""
-    usable = np.ones(len(x), dtype=bool) if usable is None else usable
-    position = np.arange(sizes.max(initial=1))[None, :]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])[:, None]
-    present = position < sizes[:, None]
-    # Padding repeats the party's own first row.
-    index = np.where(present, starts + position, np.minimum(starts, len(x) - 1))
-    weights = (present & usable[index]) / np.maximum(sizes, 1)[:, None]
-    x, y = _silenced(x, y, usable)
-    return PartyRows(
-        x=torch.tensor(x, dtype=dtype, device=device),
-        y=torch.tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
-        index=torch.tensor(index, dtype=torch.int64, device=device),
-        weights=torch.tensor(weights, dtype=dtype, device=device),
-        sizes=torch.tensor(sizes, dtype=torch.int64, device=device),
-    )
-
-
-def person_rows(
-    x: Array,
-    y: Array,
-    usable: Bools,
-    party_of_pair: Ints,
-    pair: Ints,
-    units: Ints,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> PersonRows:
-    """Return the rows that count, sorted by party, as tensors with whose they are: the pair (party, person) of each."""
-    share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
-    x, y, pair = x[usable], y[usable], pair[usable]
-    different, found = np.unique(pair, return_inverse=True)
-    party = party_of_pair[different]
-    order = np.argsort(party, kind="stable")
-    slot = np.empty(len(different), dtype=np.int64)
-    first = np.searchsorted(party[order], party[order])
-    slot[order] = np.arange(len(different)) - first
-    return PersonRows(
-        x=torch.tensor(x, dtype=dtype, device=device),
-        y=torch.tensor(y, dtype=torch.int64 if y.dtype.kind == "i" else dtype, device=device),
-        party=torch.tensor(party_of_pair[pair], dtype=torch.int64, device=device),
-        slot=torch.tensor(slot[found.reshape(-1)], dtype=torch.int64, device=device),
-        share=torch.tensor(share[pair], dtype=dtype, device=device),
-        units=torch.tensor(units, dtype=torch.int64, device=device),
-    )
-
-
-def _silenced(x: Array, y: Array, usable: Bools) -> tuple[Array, Array]:
-    """The rows with zeros in the place of those that do not count: a weight of 0 does not silence a NaN."""
-    if usable.all():
-        return x, y
-    x, y = x.copy(), y.copy()
-    x[~usable], y[~usable] = 0, 0
-    return x, y
+    kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
+    found = []
+    for numbers, kind in zip((x, y, weights), kinds, strict=True):
+        tensor = torch.zeros(len(numbers) + 1, *numbers.shape[1:], dtype=kind, device=device)
+        tensor[:-1] = torch.tensor(numbers, dtype=kind)
+        tensor[:-1][torch.from_numpy(weights == 0).to(device)] = 0
+        found.append(tensor)
+    return found[0], found[1], found[2]

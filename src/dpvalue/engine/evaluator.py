@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.models import Model
 
 
 class Evaluator:
     """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference."""
 
-    def __init__(self, public: PublicSet, model: Model, engine: Local) -> None:
+    def __init__(self, public: PublicSet, model: Model, engine: Engine) -> None:
         self.public, self._model = public, model
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
-        self._engine, self._share = engine, model.threads_may_share and not callable(public.metric)
+        self._engine, self._share = engine, not callable(public.metric)
         self.batch = engine.piece(model.numbers + len(public.x) * model.numbers_per_row(), least=16)
 
     def __call__(self, theta: Tensor) -> Tensor:

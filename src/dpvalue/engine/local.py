@@ -9,36 +9,39 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
+from dpvalue.engine.base import Done, Item
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CACHED_NUMBERS = 2**19
+_PIECE_BYTES = 2**26
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
 TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
-Item = TypeVar("Item")
-Done = TypeVar("Done")
 
 
 @dataclass(frozen=True)
 class Local:
     """Runs on this machine.
 
-    On a CPU, batches of models go to a few threads of our own, and torch's own threads are switched off meanwhile:
+    On a CPU, pieces of the work go to a few threads of our own, and torch's own threads are switched off meanwhile:
     those wait for each other inside every tiny operation, and crawl when the machine is shared.
 
     Args:
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64".
         threads: CPU threads while a run lasts; None takes the cores of this process, at most 8.
-        memory: bytes that one batch of models may take; None takes 1/2 GiB, or half of what is free on a GPU, at most
-            4 GiB. Smaller batches give the same values.
+        memory: bytes that pieces under way may take; None takes 1/2 GiB, or half of what is free on a GPU, at most
+            4 GiB. On a CPU a piece takes about 64 MiB, or one party's gradient if that is more, and `memory` says how
+            many are under way at once: at least one. Rows, releases and table come on top.
 
-    On a CPU the same settings give the same bits; on a GPU, sums of releases may differ in their last bits.
+    On a CPU, releases and values have the same bits for any `threads` and `memory`: pieces are cut by numbers of
+    parties, rows and parameters alone. But a utility of the user's own (a callable) is called with torch's threads, and
+    may depend on their number. On a GPU `memory` sets the size of pieces, and sums of releases are added in any order:
+    there, results may differ in their last bits.
     """
 
     device: str = "auto"
@@ -77,24 +80,19 @@ class Local:
         """The threads that batches go to: 1 on a GPU, which is fast enough to keep one busy."""
         if self.torch_device.type == "cuda":
             return 1
-        return self.threads or min(usable_cores(), _MOST_THREADS)
-
-    def batch(self, numbers: int) -> int:
-        """Return how many models fit a batch when each needs this many numbers."""
-        fits = self._memory() // self.torch_dtype.itemsize
-        return max(1, min(fits, _MOST_NUMBERS) // numbers)
+        allowed = (2**29 if self.memory is None else self.memory) // _PIECE_BYTES
+        return max(1, min(self.threads or min(usable_cores(), _MOST_THREADS), allowed))
 
     def piece(self, numbers: int, least: int = 1) -> int:
-        """Return how many models to pass over several times in a row: on a CPU, as many as its cache holds."""
-        fits = self.batch(numbers)
-        return fits if self.torch_device.type == "cuda" else min(fits, max(least, _CACHED_NUMBERS // numbers))
+        """Return how many things of so many numbers to do in one piece: on a CPU, as many as its cache holds, or least.
 
-    def _memory(self) -> int:
-        if self.memory is not None:
-            return self.memory
+        On a GPU as many as fit.
+        """
         if self.torch_device.type == "cuda":
-            return min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
-        return 2**29 // self.workers
+            memory = self.memory or min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
+            return max(1, min(memory // self.torch_dtype.itemsize, _MOST_NUMBERS) // numbers)
+        fits = _PIECE_BYTES // self.torch_dtype.itemsize // numbers
+        return max(1, min(fits, max(least, _CACHED_NUMBERS // numbers)))
 
     def free_bytes(self) -> int | None:
         """Return the memory that is free on the device; None where it cannot be told."""
@@ -116,11 +114,11 @@ class Local:
                 "use a model with fewer parameters, fewer parties (groups=), or float32"
             )
 
-    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool) -> list[Done]:
+    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool = True) -> list[Done]:
         """Return work(item) of each item, in order.
 
         On a CPU several are done at once, if threads may `share` what `work` uses; if not, one after the other, each by
-        torch's own threads: the batches of such models are large enough for them.
+        torch's own threads.
         """
         todo = list(items)
         if self.workers == 1 or (share and len(todo) < 2):

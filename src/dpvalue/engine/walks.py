@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.models import Model
 
 
@@ -20,7 +20,7 @@ class Walker:
     model: Model
     initial: Tensor
     learning_rate: float
-    engine: Local
+    engine: Engine
 
     def prefixes(self, table: Tensor, permutations: Ints) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
         """Yield pieces of the walks: which walks, which positions, and the models before and after each position.

@@ -27,8 +27,6 @@ class Model(Protocol):
     """How many numbers one parameter vector takes while it is used: `size`, and more if it is made into another."""
     zero_start: bool
     """Whether it starts from zeros, and not at random."""
-    threads_may_share: bool
-    """Whether several threads may use it at once."""
 
     def initial(self, seed: int, index: int = 0) -> Tensor:
         """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""

@@ -16,7 +16,6 @@ class Linear:
     """Logistic (softmax) or linear regression; parameters are a row (weights, bias) per output: (o, f + 1), flat."""
 
     zero_start = True
-    threads_may_share = True
 
     def __init__(self, features: int, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> None:
         self.task = task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,6 @@ class Network:
     """
 
     zero_start = False
-    threads_may_share = False  # torch.func.functional_call swaps the module's parameters while it runs
 
     def __init__(
         self, factory: ModelFactory, task: str, kind: str, example: Tensor, dtype: torch.dtype, device: torch.device
@@ -59,6 +59,7 @@ class Network:
         self._factory = factory
         self._dtype, self._device = dtype, device
         self._module = self._build(0, 0)
+        self._of_thread = threading.local()  # torch.func.functional_call swaps a module's parameters while it runs
         trained = {name: p for name, p in self._module.named_parameters() if p.requires_grad}
         if not trained:
             raise DpvalueError("model must have at least one parameter with requires_grad=True, got none")
@@ -153,10 +154,15 @@ class Network:
 
         return mean
 
+    def _take_module(self) -> None:
+        """Give this thread a module of its own; not while a gradient is being taken, which would be in its copy."""
+        if not hasattr(self._of_thread, "module"):
+            self._of_thread.module = copy.deepcopy(self._module)
+
     def _forward(self, theta: Tensor, x: Tensor) -> Tensor:
         parts = theta.split(self._sizes)
         named = {n: part.view(s) for n, part, s in zip(self._names, parts, self._shapes, strict=True)}
-        outputs: Tensor = functional_call(self._module, {**named, **self._fixed}, (x,))
+        outputs: Tensor = functional_call(self._of_thread.module, {**named, **self._fixed}, (x,))
         return outputs if outputs.dim() > 1 else outputs.unsqueeze(-1)
 
     def _loss(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
@@ -166,6 +172,7 @@ class Network:
         """Return the outputs of each model; a single model skips the batching rules."""
         if self._kernel is not None:
             return self._kernel(theta, x)
+        self._take_module()
         with torch.no_grad():
             if len(theta) == 1:
                 return self._forward(theta[0], x).unsqueeze(0)
@@ -174,6 +181,7 @@ class Network:
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         """Return the gradients of the weighted losses by autograd, batched over models."""
+        self._take_module()
         gradients: Tensor = vmap(grad(self._loss))(theta, x, y, weights)
         return gradients
 

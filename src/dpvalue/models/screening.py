@@ -20,7 +20,6 @@ class FixedModelLoss:
     def __init__(self, model: Model, fixed: Tensor) -> None:
         self._model, self._fixed = model, fixed
         self.task, self.kind = model.task, model.kind
-        self.threads_may_share = model.threads_may_share
         self.numbers = model.numbers
 
     def initial(self, seed: int, index: int = 0) -> Tensor:

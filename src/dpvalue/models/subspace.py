@@ -23,7 +23,6 @@ class Projected:
     def __init__(self, model: Model, origin: Tensor, vectors: Tensor) -> None:
         self._model, self._origin, self._vectors = model, origin, vectors
         self.task, self.kind = model.task, model.kind
-        self.threads_may_share = model.threads_may_share
         self.size = len(vectors)
         self.numbers = self.size + model.numbers
 

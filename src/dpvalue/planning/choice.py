@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.rows import party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
@@ -221,7 +221,7 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     evenly = slice(None, None, -(-len(public.x) // _MOST_ROWS))
     x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
     some = len(x)
-    rows = party_rows(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
+    rows = PublicRows.by_party(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
     alone = Contributions(model, rows, replace(door, unit="party"), engine)
     everyone = torch.arange(some, device=initial.device)
     step = float(door.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Array, Floats, Ints
-from dpvalue.data.rows import party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.models.training import train, train_together
 from dpvalue.privacy.mechanism import Mechanism
@@ -82,7 +82,7 @@ class Fold:
     labels: tuple[Tensor, Tensor]
     alike: Ints
     distinct: int
-    engine: Local
+    engine: Engine
     seed: int
     together: list[Fold] = field(repr=False)
 
@@ -133,7 +133,7 @@ class Fold:
 
     def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
         features = self.public.x[self.drawn].cpu().numpy()
-        units = party_rows(features, labels.cpu().numpy(), self.rows, points.dtype, points.device)
+        units = PublicRows.by_party(features, labels.cpu().numpy(), self.rows, points.dtype, points.device)
         contributions = Contributions(model, units, Mechanism(None, 0.0, "party", "zero_out"), self.engine)
         score, length = [], []
         for who in torch.arange(contributions.n, device=points.device).split(MOST_TOGETHER):
@@ -144,7 +144,7 @@ class Fold:
 
 
 def make_folds(
-    model: Model, initial: Tensor, public: PublicSet, sizes: Ints, whole: bool, engine: Local, seed: int
+    model: Model, initial: Tensor, public: PublicSet, sizes: Ints, whole: bool, engine: Engine, seed: int
 ) -> list[Fold]:
     """Return the folds of a public set.
 

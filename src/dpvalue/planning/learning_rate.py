@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.rows import PartyRows, party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.local import Local
 from dpvalue.models import Model
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
@@ -41,7 +41,7 @@ class PublicTuner:
     public: PublicSet
     sizes: Ints
     units: Ints
-    engine: Local
+    engine: Engine
     seed: int
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
@@ -69,17 +69,17 @@ class PublicTuner:
             scores += np.where(np.isfinite(score), score, -np.inf)
         return RATES[int(scores.argmax())]
 
-    def _contributions(self, parties: PartyRows, mechanism: Mechanism) -> Contributions:
+    def _contributions(self, parties: PublicRows, mechanism: Mechanism) -> Contributions:
         # A stand-in's rows are of different persons.
         rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
         return Contributions(self.model, parties, rule, self.engine)
 
-    def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PartyRows:
+    def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PublicRows:
         """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
         chosen = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
         drawn = torch.from_numpy(generator.choice(rows, chosen.sum())).to(self.public.x.device)
         x, y = self.public.x[drawn].cpu().numpy(), self.public.y[drawn].cpu().numpy()
-        return party_rows(x, y, chosen, self.initial.dtype, self.initial.device)
+        return PublicRows.by_party(x, y, chosen, self.initial.dtype, self.initial.device)
 
     def _noise(self, generator: np.random.Generator, count: int) -> Tensor:
         drawn = generator.standard_normal((count, len(self.initial)))
@@ -116,7 +116,7 @@ class PublicTuner:
         if releases > 1:
             some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
             along = torch.zeros(len(RATES), len(first)).to(first)
-            together = max(1, self.engine.batch(3 * len(first)) // len(some))
+            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(some))
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
                 for total, few in zip(along.split(together), points.split(together), strict=True):

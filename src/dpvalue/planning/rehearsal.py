@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, Model
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
@@ -74,7 +74,7 @@ class Rehearsal:
     public: PublicSet
     sizes: Ints
     units: Ints
-    engine: Local
+    engine: Engine
     seed: int
     _sketches: dict[Projection | None, dict[int, Sketches]] = field(default_factory=dict, init=False, repr=False)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
@@ -39,7 +40,7 @@ class Fields(TypedDict, total=False):
     classes: Sequence[Any] | None
     ledger: Ledger | None
     checkpoint: str | Path | None
-    engine: Local
+    engine: Engine
     seed: int
 
 
@@ -81,14 +82,14 @@ class Settings:
     classes: Sequence[Any] | None = None
     ledger: Ledger | None = None
     checkpoint: str | Path | None = None
-    engine: Local = Local()  # noqa: RUF009  (immutable)
+    engine: Engine = Local()  # noqa: RUF009  (immutable)
     seed: int = 0
 
     def __post_init__(self) -> None:
         if self.privacy is not None and not isinstance(self.privacy, Privacy):
             raise DpvalueError(f"privacy must be a Privacy or None, got {self.privacy!r}")
-        if not isinstance(self.engine, Local):
-            raise DpvalueError(f"engine must be a Local, got {self.engine!r}")
+        if not isinstance(self.engine, Engine):
+            raise DpvalueError(f"engine must be an Engine, such as Local(), got {self.engine!r}")
         if self.projection is not None and self.projection != "auto" and not isinstance(self.projection, Projection):
             raise DpvalueError(f"projection must be a Projection, 'auto' or None, got {self.projection!r}")
         if self.ledger is not None:

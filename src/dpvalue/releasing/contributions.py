@@ -1,27 +1,57 @@
-"""What a party contributes at a model, before noise: its clipped gradient. Never leaves the engine without noise."""
+"""What a party contributes at a model, before noise: its clipped gradient. Never leaves the engine without noise.
+
+Parties are batched with others of about their size, and those with many rows are cut into slices: what they take is
+proportional to their rows. How is a function of the public sizes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import reduce
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.data.rows import PartyRows, PersonRows
-from dpvalue.engine.local import Local
+from dpvalue.arrays import Ints
+from dpvalue.data.rows import PrivateRows, PublicRows
+from dpvalue.engine.base import Engine
 from dpvalue.models import Linear, Model
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.factored import FactoredRows
 from dpvalue.releasing.people import People
 
+_SLICE_NUMBERS = 2**21
 Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
 
 
 def nobody(who: Tensor, releases: Tensor) -> None:
     """Watch nothing."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How each party of a class is cut: into slices of `width` rows (or persons), the last of which may have fewer."""
+
+    slices: int
+    width: int
+
+
+def cut(sizes: Ints, most: int) -> tuple[tuple[Cut, ...], Ints]:
+    """Return classes of parties with as many slices of at most so many rows, and the class of each party.
+
+    Widths in a class differ by less than a factor of 2, so that no more than half of a slice is padding.
+    """
+    slices = np.maximum(-(-sizes // most), 1)
+    widths = np.maximum(-(-sizes // slices), 1)
+    keys, kind = np.unique(np.stack([slices, np.frexp(widths)[1]]), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)
+    widest = np.zeros(keys.shape[1], dtype=np.int64)
+    np.maximum.at(widest, kind, widths)
+    return tuple(Cut(int(count), int(width)) for count, width in zip(keys[0], widest, strict=True)), kind
 
 
 class Contributions:
@@ -31,26 +61,36 @@ class Contributions:
     """
 
     def __init__(
-        self, model: Model, rows: PartyRows | PersonRows, mechanism: Mechanism, engine: Local, on_grid: bool = False
+        self,
+        model: Model,
+        rows: PrivateRows | PublicRows,
+        mechanism: Mechanism,
+        engine: Engine,
+        on_grid: bool = False,
     ) -> None:
         self.mechanism = mechanism
         self.n = rows.n
         self._model, self._rows, self._engine, self._on_grid = model, rows, engine, on_grid
-        self._people = People(model, rows, engine) if isinstance(rows, PersonRows) else None
-        self.units = rows.units if isinstance(rows, PersonRows) else rows.sizes
-        self.release_scale = mechanism.noise_scale(self.units.cpu())
-        self.read_std = mechanism.scale.gain * mechanism.noise_std(self.units.cpu())
-        width = int(self.units.max())
-        gradients = width if mechanism.per_unit else 1
-        numbers = model.inputs(rows.x.new_zeros(1, *rows.x.shape[1:])).numel()
-        self.numbers = 4 * gradients * model.numbers + width * (4 * model.numbers_per_row() + numbers)
-        self._batch = engine.piece(self.numbers, least=64)
+        self.units = rows.sizes
+        sizes = self.units.cpu()
+        self.release_scale = mechanism.noise_scale(sizes)
+        self.read_std = mechanism.scale.gain * mechanism.noise_std(sizes)
+        row = 4 * model.numbers_per_row() + model.inputs(rows.x[-1:]).numel()
+        vector = (12 if on_grid else 4) * model.numbers  # rounded in float64 and in integers
+        per_row, per_party = (row + vector, 0) if mechanism.per_unit else (row, vector)
+        self._cuts, kind = cut(sizes.numpy(), max(1, _SLICE_NUMBERS // per_row))
+        self._kind = torch.from_numpy(kind).to(rows.x.device)
+        numbers = [one.width * per_row + per_party for one in self._cuts]
+        self._pieces = [engine.piece(count, least=64) for count in numbers]
+        self.numbers = max(numbers)
+        self._people = None if rows.persons is None else People(model, rows, engine)
         self.factored: FactoredRows | None = None
-        if isinstance(rows, PersonRows):
+        if self._people is not None:
             return
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
-        self._counts = rows.weights.gt(0).any(1)
-        if isinstance(model, Linear) and rows.width == 1 and mechanism.rule == "flat" and not on_grid:
+        self._counts = rows.counts
+        lone = self._cuts == (Cut(1, 1),)
+        if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
 
     def grid(self, probes: int = 1) -> Grid | None:
@@ -70,33 +110,66 @@ class Contributions:
 
         On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
         """
-        return self._clip(self._gradients(theta, who), who, grid)
+        if theta.is_cuda and len(self._cuts) > 1:  # it may be being recorded, when nothing can depend on who they are
+            widest = Cut(max(one.slices for one in self._cuts), max(one.width for one in self._cuts))
+            return self._contributions([theta], None, who, widest, grid)
+        return self.at(theta, who, grid)
 
-    def _gradients(self, theta: Tensor, who: Tensor) -> Tensor:
-        """What is clipped: the gradients of parties (b, d), or of their records or persons (b, r, d)."""
-        if self._people is not None:
-            return self._people.gradients(theta, who)
-        assert isinstance(self._rows, PartyRows)
-        index = self._rows.index[who]
-        if self.mechanism.per_unit:
-            return self._model.record_gradients(theta, self._x[index], self._y[index])
-        return self._model.gradients(theta, self._x[index], self._y[index], self._rows.weights[who])
+    def _contributions(
+        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, how: Cut, grid: Grid | None
+    ) -> Tensor:
+        """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
+        starts = range(0, how.slices * how.width, how.width)
+        total = reduce(torch.add, (self._slice(models, shares, who, first, how.width, grid) for first in starts))
+        return total if self.mechanism.per_unit else self._clip(total, who, grid)
+
+    def _slice(
+        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, first: int, width: int, grid: Grid | None
+    ) -> Tensor:
+        """The sums (b, d) over a slice of each party: of gradients by weights, or of its units' clipped ones."""
+        if self._people is not None:  # one without rows has a mean of NaN, which is clipped to zero
+            weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
+            found = (self._people.gradients(theta, who, first, width) for theta in models)
+        else:
+            places = self._rows.places(who, first, width)
+            x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
+            if self.mechanism.per_unit:
+                found = (self._model.record_gradients(theta, x, y) for theta in models)
+            else:
+                found = (self._model.gradients(theta, x, y, weights) for theta in models)
+        if shares is not None:
+            found = (share * gradients for share, gradients in zip(shares, found, strict=True))
+        gradients = reduce(torch.add, found)  # one after the other: see `People`
+        if not self.mechanism.per_unit:
+            return gradients
+        clipped = self._clip(gradients, who, grid)
+        shared = weights if grid is None else weights > 0
+        return (clipped * shared.unsqueeze(-1)).sum(1, dtype=torch.float64)
 
     def _clip(self, gradients: Tensor, who: Tensor, grid: Grid | None) -> Tensor:
-        if not self.mechanism.per_unit:
-            clipped = self.mechanism.clipped(gradients)
-            clipped = clipped * self._counts[who].unsqueeze(
-                -1
-            )  # a party without a row that counts: not minus the centre
-            return clipped if grid is None else grid.round(clipped)
-        if isinstance(self._rows, PartyRows):
-            weights = self._rows.weights[who]
-        else:  # one without rows has a mean of NaN, which is clipped to zero
-            weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, gradients.shape[1])
+        """Clip the gradients of parties (b, d), or of their records or persons (b, r, d); on a grid, round them."""
         clipped = self.mechanism.clipped(gradients)
-        if grid is not None:
-            clipped, weights = grid.round(clipped), weights > 0
-        return (clipped * weights.unsqueeze(-1)).sum(1, dtype=torch.float64)
+        if not self.mechanism.per_unit:  # a party without a row that counts: not minus the centre
+            clipped = clipped * self._counts[who].unsqueeze(-1)
+        return clipped if grid is None else grid.round(clipped)
+
+    def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Cut], Tensor]) -> Tensor:
+        """Return work(places in who, how they are cut) for all parties who (b,), in pieces of one class."""
+        todo: list[tuple[slice | Tensor, Cut]] = []
+        if len(self._cuts) == 1:
+            starts = range(0, max(len(who), 1), self._pieces[0])
+            todo = [(slice(start, start + self._pieces[0]), self._cuts[0]) for start in starts]
+        else:
+            kind = self._kind[who]
+            for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
+                todo += [(some, how) for some in (kind == number).nonzero().squeeze(-1).split(size) if len(some)]
+        done = self._engine.map(lambda piece: work(*piece), todo)
+        if len(done) == 1:
+            return done[0]
+        found = done[0].new_empty(len(who), done[0].shape[-1])
+        for (some, _), part in zip(todo, done, strict=True):
+            found[some] = part
+        return found
 
     def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
         """Turn rows of drawn noise (..., d) into the noise of releases of the parties who (...), in place.
@@ -117,13 +190,12 @@ class Contributions:
         return self.mechanism.scale.read(noisy)
 
     def at(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
-        """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in batches that fit."""
-        pairs = zip(theta.split(self._batch), who.split(self._batch), strict=True)
+        """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
 
-        def work(pair: tuple[Tensor, Tensor]) -> Tensor:
-            return self.clipped_gradients(*pair, grid)
+        def work(some: slice | Tensor, how: Cut) -> Tensor:
+            return self._contributions([theta[some]], None, who[some], how, grid)
 
-        return torch.cat(self._engine.map(work, pairs, self._model.threads_may_share))
+        return self._in_pieces(who, work)
 
     def along(self, points: Tensor, shares: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
@@ -131,11 +203,8 @@ class Contributions:
         Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
         """
 
-        def work(some: Tensor) -> Tensor:
-            parts = (
-                share * self._gradients(point.expand(len(some), -1), some)
-                for point, share in zip(points, shares, strict=True)
-            )
-            return self._clip(reduce(torch.add, parts), some, grid)  # one after the other: see `People`
+        def work(some: slice | Tensor, how: Cut) -> Tensor:
+            models = [point.expand(len(who[some]), -1) for point in points]
+            return self._contributions(models, shares, who[some], how, grid)
 
-        return torch.cat(self._engine.map(work, who.split(self._batch), self._model.threads_may_share))
+        return self._in_pieces(who, work)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dpvalue.data.rows import PartyRows
+from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.models import Linear
 from dpvalue.privacy.mechanism import Mechanism, clip_bound, divide_clipped
 
@@ -47,12 +47,13 @@ class Stretch:
 class FactoredRows:
     """The rows of parties with one row each, behind a linear model and the mechanism."""
 
-    def __init__(self, model: Linear, rows: PartyRows, mechanism: Mechanism) -> None:
+    def __init__(self, model: Linear, rows: PrivateRows | PublicRows, mechanism: Mechanism) -> None:
         self._model, self._clipped = model, mechanism.clip is not None
-        x = model.inputs(rows.x)[rows.index[:, 0]]
+        own = rows.places(torch.arange(rows.n, device=rows.x.device), 0, 1)
+        x = model.inputs(rows.x)[own[:, 0]]
         # A row with a non-finite entry, and a party without rows, have a gradient of zero: as rows of zeros they do.
-        self._x = torch.where(x.isfinite().all(-1, keepdim=True) & (rows.weights > 0), x, 0.0)
-        self._y = model.targets(rows.y)[rows.index[:, 0]]
+        self._x = torch.where(x.isfinite().all(-1, keepdim=True) & (rows.weights[own] > 0), x, 0.0)
+        self._y = model.targets(rows.y)[own[:, 0]]
         bound = 1.0 if mechanism.clip is None else clip_bound(mechanism.clip, x.dtype)
         self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound
 

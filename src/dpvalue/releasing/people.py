@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpvalue.data.rows import PersonRows
-from dpvalue.engine.local import Local
+from dpvalue.data.rows import PrivateRows, PublicRows
+from dpvalue.engine.base import Engine
 from dpvalue.models import Model
 from dpvalue.models.lone import lone_gradients, lone_inputs
 
@@ -20,37 +20,38 @@ from dpvalue.models.lone import lone_gradients, lone_inputs
 class People:
     """The rows of persons behind the model; what a person's rows make does not depend on anybody else's."""
 
-    def __init__(self, model: Model, rows: PersonRows, engine: Local) -> None:
-        self._model, self._rows = model, rows
-        self._slots = max(1, int(rows.units.max()))
+    def __init__(self, model: Model, rows: PrivateRows | PublicRows, engine: Engine) -> None:
+        assert rows.persons is not None
+        self._model, self._rows, self._starts = model, rows, rows.persons
         self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x.shape[1:].numel(), least=1)
         self._x = torch.cat([lone_inputs(model, some) for some in rows.x.split(self._piece)])
         self._y = model.targets(rows.y)
-        self._starts = torch.searchsorted(rows.party, torch.arange(rows.n + 1, device=rows.party.device))
+        everybody = torch.arange(len(self._starts) - 1, device=rows.x.device)
+        self._person = torch.repeat_interleave(everybody, self._starts.diff())
 
-    def gradients(self, theta: Tensor, who: Tensor) -> Tensor:
-        """Return the mean gradients (b, persons, d) of each person's rows, at the models theta (b, d) of the parties.
+    def gradients(self, theta: Tensor, who: Tensor, first: int, width: int) -> Tensor:
+        """Return the mean gradients (b, width, d) of each person's rows, at the models theta (b, d) of the parties.
 
-        One bad row does not silence a person's others. A person without a good one, and a place without a person, are
-        NaN.
+        They are those of `width` persons of each party, from its `first` on. One bad row does not silence a person's
+        others. A person without a good one, and a place without a person, are NaN.
         """
-        first, last = self._starts[who], self._starts[who + 1]
-        counts = last - first
+        ends = self._rows.offsets[who + 1]
+        lowest = torch.minimum(self._rows.offsets[who] + first, ends)
+        begin, counts = self._starts[lowest], self._starts[torch.minimum(lowest + width, ends)] - self._starts[lowest]
         place = torch.repeat_interleave(torch.arange(len(who), device=who.device), counts)
         row = torch.arange(len(place), device=who.device) - torch.repeat_interleave(
-            counts.cumsum(0) - counts - first, counts
+            counts.cumsum(0) - counts - begin, counts
         )
-        means = theta.new_zeros(len(who) * self._slots, theta.shape[-1])
+        means = theta.new_zeros(len(who) * width, theta.shape[-1])
         good = theta.new_zeros(len(means), 1)
         for some, own in zip(row.split(self._piece), place.split(self._piece), strict=True):
-            found = lone_gradients(self._model, theta[own], self._x[some], self._y[some])
-            share = self._rows.share[some].unsqueeze(-1)
-            finite = found.isfinite().all(-1, keepdim=True)
-            person = own * self._slots + self._rows.slot[some]
-            add_in_order(means, person, torch.where(finite, found, 0.0) * share)
+            gradients = lone_gradients(self._model, theta[own], self._x[some], self._y[some])
+            share = self._rows.weights[some].unsqueeze(-1)
+            finite = gradients.isfinite().all(-1, keepdim=True)
+            person = own * width + self._person[some] - lowest[own]
+            add_in_order(means, person, torch.where(finite, gradients, 0.0) * share)
             add_in_order(good, person, finite * share)
-        found_means: Tensor = torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), self._slots))
-        return found_means
+        return torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), width))  # type: ignore[no-any-return]
 
 
 def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.data.rows import PartyRows, party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
@@ -106,14 +106,14 @@ class _Trial:
         few = few[: max(1, int(np.searchsorted(few.cumsum(), _MOST_ROWS, "right")))]
         rows = self._rows(np.minimum(few, _MOST_ROWS))
         secure = at.settings.noise == "secure"
-        padded = at.n * int(sizes.max()) / (len(few) * int(np.minimum(few, _MOST_ROWS).max()))
-        return Contributions(self._choice.model, rows, door, self._engine, secure), padded
+        times = float(sizes.sum() / np.minimum(few, _MOST_ROWS).sum())
+        return Contributions(self._choice.model, rows, door, self._engine, secure), times
 
-    def _rows(self, sizes: np.ndarray) -> PartyRows:
+    def _rows(self, sizes: np.ndarray) -> PublicRows:
         public, initial = self._at.public, self._choice.initial
         drawn = torch.from_numpy(self._generator.integers(len(public.x), size=sizes.sum())).to(public.x.device)
         x, y = public.x[drawn].cpu().numpy(), public.y[drawn].cpu().numpy()
-        return party_rows(x, y, sizes, initial.dtype, initial.device)
+        return PublicRows.by_party(x, y, sizes, initial.dtype, initial.device)
 
     def _walker(self, n: int) -> Walker:
         """A walk of fewer parties goes as far with larger steps."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
+from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import Utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
@@ -192,7 +193,7 @@ class Prepared:
         spent = replace(self.choice.spent, parties=of, person=parties.person_column)
         choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
         privacy, engine = settings.privacy, settings.engine
-        rows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
+        rows: PrivateRows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
         contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
         run = Run(

@@ -32,7 +32,7 @@ class TableGame(Game):
     def worth(self, coalitions: Bools) -> Floats:
         """Return V of the model of each coalition."""
         walker, rows = self.walker, self.rows
-        batch = walker.engine.batch(4 * walker.model.size + self.n)
+        batch = walker.engine.piece(4 * walker.model.size + self.n, least=2048)
         sums = (members.to(rows) @ rows for members in torch.from_numpy(coalitions).split(batch))
         worths = [self.evaluate(walker.initial - walker.learning_rate * some) for some in sums]
         return torch.cat(worths).cpu().numpy()
@@ -52,6 +52,6 @@ class TableGame(Game):
         everyone = self.walker.initial - rate * self.rows.sum(0)
         whole = self.evaluate(everyone[None])
         # Rows are added back batch by batch, never all n at once.
-        batch = self.walker.engine.batch(4 * len(everyone))
+        batch = self.walker.engine.piece(4 * len(everyone), least=2048)
         without = [self.evaluate(everyone + rate * some) for some in self.rows.split(batch)]
         return (whole - torch.cat(without)).cpu().numpy()

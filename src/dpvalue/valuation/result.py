@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import Utility, as_utility
-from dpvalue.engine.local import Local
+from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
@@ -53,7 +53,7 @@ class Result:
     walks: int
     converged: bool | None
     utility: Utility | None = field(repr=False)
-    engine: Local = field(repr=False)
+    engine: Engine = field(repr=False)
 
     @property
     def values(self) -> dict[str, Floats]:
@@ -182,7 +182,7 @@ class Result:
             "semivalues": [kind.name for kind in self.semivalues],
             "walks": self.walks,
             "converged": self.converged,
-            "engine": asdict(self.engine),
+            "engine": {"dtype": str(self.engine.torch_dtype).removeprefix("torch.")},
         }
         for number, kind in enumerate(self.semivalues):
             for name in FIELDS:

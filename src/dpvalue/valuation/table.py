@@ -13,6 +13,7 @@ from torch import Tensor
 from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
@@ -89,7 +90,7 @@ class Table:
         permutations: int = 1000,
         tolerance: float = 0.1,
         target: str | None = None,
-        engine: Local | None = None,
+        engine: Engine | None = None,
         seed: int | None = None,
         progress: bool | Progress = True,
     ) -> Result:
@@ -119,14 +120,14 @@ class Table:
         warn_if_not_finite(valued.estimates)
         return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine)
 
-    def game(self, utility: Utility, engine: Local) -> TableGame:
+    def game(self, utility: Utility, engine: Engine) -> TableGame:
         """Return the game of this table under a public utility."""
         walker = self.walker(engine)
         public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
         return TableGame(walker, Evaluator(public, walker.model, engine), rows)
 
-    def walker(self, engine: Local) -> Walker:
+    def walker(self, engine: Engine) -> Walker:
         """Return the public side of a walk from this table's initial model."""
         if self.schedule.fresh_start:
             raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")

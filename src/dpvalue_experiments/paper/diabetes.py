@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpvalue.data.rows import party_rows
+from dpvalue.data.rows import PublicRows
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import build_model
@@ -246,7 +246,7 @@ def _gradients(problem: Problem, k: int, seed: int) -> torch.Tensor:
     (X, y), n = problem.train, problem.n
     cpu = torch.device("cpu")
     model = build_model("logistic", "classification", torch.tensor(X[0]), 2, torch.float64, cpu)
-    rows = party_rows(X, y.astype(np.int64), np.ones(n, dtype=np.int64), torch.float64, cpu)
+    rows = PublicRows.by_party(X, y.astype(np.int64), np.ones(n, dtype=np.int64), torch.float64, cpu)
     contributions = Contributions(model, rows, mechanism(None, 1.0, 0.0), Local(dtype="float64"))
     orders = torch.from_numpy(permutations(seed, Purpose.PERMUTATION, 0, k, n))
     theta = model.initial(0).expand(k, -1).clone()

@@ -79,7 +79,8 @@ def _marginals(run: Run, theta: Tensor, combined: Tensor, orders: Ints) -> Float
     members = torch.arange(1, n + 1, device=theta.device).unsqueeze(-1)
     start = run.evaluate(theta[None])
     found = []
-    for some in torch.from_numpy(orders).to(theta.device).split(max(1, run.settings.engine.batch(2 * n * d))):
+    together = run.settings.engine.piece(2 * n * d, least=2048)
+    for some in torch.from_numpy(orders).to(theta.device).split(together):
         models = theta - run.walker.learning_rate * (combined[some].cumsum(1) / members)
         utilities = run.evaluate(models.flatten(0, 1)).view(len(some), n)
         found.append(torch.cat([start.expand(len(some), 1), utilities], dim=1).diff(dim=1))

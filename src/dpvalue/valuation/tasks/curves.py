@@ -14,7 +14,7 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.parties import as_parties
-from dpvalue.data.rows import PartyRows
+from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import as_utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_count
@@ -122,11 +122,10 @@ def retraining_curve(
         encoded = public.encode(table.encoding, dtype, device)
         model = build_model(table.model, table.encoding.task, encoded.x[0], table.encoding.outputs, dtype, device)
         evaluate = Evaluator(encoded, model, engine)
-        rows = private.encode(table.encoding, dtype, device)
-        assert isinstance(rows, PartyRows)
-        x, y = model.inputs(rows.x), model.targets(rows.y)
+        rows: PrivateRows = private.encode(table.encoding, dtype, device)
+        x, y = model.inputs(rows.x[:-1]), model.targets(rows.y[:-1])
         party = torch.repeat_interleave(torch.arange(private.n), rows.sizes.cpu())
-        counts_for = torch.zeros(len(x), dtype=torch.bool).index_fill_(0, rows.index[rows.weights > 0].cpu(), True)
+        counts_for = rows.weights[:-1].cpu() > 0
         start = model.initial(seed)
 
         def retrained(kept: tuple[int, ...]) -> float:
