@@ -30,7 +30,7 @@ from dpvalue.printable import one_line, visible
 from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.record import Charged, Record
-from dpvalue.valuation import storage
+from dpvalue.valuation.saved import FILE
 
 HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
 BAD: dict[str, Any] = {
@@ -300,23 +300,23 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
     """With a digest that is right: whoever can write a file can make one."""
     result.save(tmp_path / "file")
     assert used(tmp_path / "file") is None
-    header, tensors = storage.read(tmp_path / "file")
+    header, tensors = FILE.read(tmp_path / "file")
     refused = 0
     for path in paths(header):
         for new in (KeyError, *BAD.values()):
-            storage.write(tmp_path / "changed", put(header, path, new), tensors)
+            FILE.write(tmp_path / "changed", put(header, path, new), tensors)
             refused += used(tmp_path / "changed") is not None
     assert refused > 300
     for name, tensor in tensors.items():
         for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
-            storage.write(tmp_path / "changed", header, {**tensors, name: other})
+            FILE.write(tmp_path / "changed", header, {**tensors, name: other})
             assert used(tmp_path / "changed"), (name, other.shape)
         for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
             content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
             (tmp_path / "changed").write_bytes(content)
             assert used(tmp_path / "changed"), (name, kind)
         left = {one: tensors[one] for one in tensors if one != name}
-        storage.write(tmp_path / "changed", header, left)
+        FILE.write(tmp_path / "changed", header, left)
         assert used(tmp_path / "changed"), name
 
 

@@ -58,7 +58,9 @@ def by_definition(game: games.Game, semivalue: games.Semivalue) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf", "beta(4,1)", "loo"], ids=str)
+@pytest.mark.parametrize(
+    "semivalue", [HALF, "shapley", "banzhaf", "beta(4,1)", "loo"], ids=lambda given: getattr(given, "name", given)
+)
 def test_a_game_of_ones_own_is_valued_exactly(semivalue: Any) -> None:
     game = Quota([4, 3, 2, 1, 1, 1], 7)
     found = games.value_game(game, semivalue=semivalue)
@@ -66,7 +68,7 @@ def test_a_game_of_ones_own_is_valued_exactly(semivalue: Any) -> None:
     assert (found.std_errors == 0).all()
 
 
-@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf"], ids=str)
+@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf"], ids=lambda given: getattr(given, "name", given))
 def test_a_game_of_ones_own_is_sampled(semivalue: Any) -> None:
     game = Quota([4, 3, 2, 1, 1, 1], 7)
     exact, found = (games.value_game(game, 6, semivalue, permutations, seed=1) for permutations in (None, 2000))

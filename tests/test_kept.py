@@ -312,7 +312,7 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         durable.write_whole(path, content)
 
-    for name in ("dpvalue.releasing.checkpoint", "dpvalue.valuation.storage", "dpvalue.jobs.folder"):
+    for name in ("dpvalue.releasing.checkpoint", "dpvalue.archive", "dpvalue.jobs.folder"):
         monkeypatch.setattr(f"{name}.write_whole", counted)
     full = 0
     execute(job, None, tmp_path / "whole", silent)

@@ -15,9 +15,10 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue import streams
+from dpvalue.archive import as_text, digest
 from dpvalue.privacy.noise import FastNoise
 from dpvalue.releasing import interleaved, rounds
-from dpvalue.valuation import storage
+from dpvalue.valuation.saved import FILE
 
 from .data import Arrays, classification
 
@@ -210,7 +211,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
-    hollow = storage._as_text({"format": storage.FORMAT_VERSION, "header": {}, "digest": storage._digest({}, {})})
+    hollow = as_text({"format": FILE.version, "kind": FILE.kind, "header": {}, "digest": digest({}, {})})
     (tmp_path / "hollow").write_bytes(safetensors.torch.save({}, {"dpvalue": hollow}))
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {

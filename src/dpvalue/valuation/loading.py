@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dpvalue.arrays import Floats
-from dpvalue.data.encoding import Encoding
+from dpvalue.data.stored_encoding import encoding_from_json
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import KINDS, ModelFactory
@@ -17,9 +17,8 @@ from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.saved import check_saved
+from dpvalue.valuation.saved import FILE, check_saved
 from dpvalue.valuation.semivalues import Semivalue, semivalue
-from dpvalue.valuation.storage import read
 from dpvalue.valuation.table import PLAIN, Table
 
 
@@ -32,7 +31,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
         preprocess: the transformer of the run, if it had one, fitted to the public features of the run; needed to value
             on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
     """
-    header, tensors = read(Path(path))
+    header, tensors = FILE.read(Path(path))
     try:
         check_saved(header, tensors)
     except DpvalueError as error:  # a header that nothing of ours has written
@@ -54,17 +53,6 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
     named = header["model"] in KINDS
     if named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
-    stored = header["encoding"]
-    if preprocess is not None and not stored["preprocessed"]:
-        raise DpvalueError("preprocess must not be given: the file was made without one")
-    if stored["schema"] is not None:
-        if preprocess is not None:
-            raise DpvalueError("preprocess must not be given: the file holds its own, made from the public columns")
-        from dpvalue.data.schema import Schema
-
-        preprocess = Schema.from_json(stored["schema"])
-    columns = None if stored["columns"] is None else tuple(stored["columns"])
-    shape, classes = tuple(stored["shape"]), tuple(stored["classes"])
     return Table(
         **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
         rows=tensors["rows"],
@@ -74,7 +62,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         basis=tensors.get("basis"),
         projection=None if header["projection"] is None else Projection(**header["projection"]),
         model=header["model"] if named else model,
-        encoding=Encoding(stored["task"], classes, shape, columns, stored["preprocessed"], preprocess),
+        encoding=encoding_from_json(header["encoding"], preprocess),
         schedule=Schedule(**header["schedule"]),
     )
 

@@ -22,8 +22,8 @@ from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
 from dpvalue.valuation.plots import ResultPlots
 from dpvalue.valuation.replay import TableGame
+from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue
-from dpvalue.valuation.storage import write
 
 if TYPE_CHECKING:
     import pandas
@@ -187,7 +187,7 @@ class Result:
         for number, kind in enumerate(self.semivalues):
             for name in FIELDS:
                 tensors[f"{name}.{number}"] = torch.from_numpy(getattr(self.estimates[kind.name], name))
-        write(Path(path), header, tensors)
+        FILE.write(Path(path), header, tensors)
 
     def __repr__(self) -> str:
         names = ", ".join(kind.name for kind in self.semivalues)

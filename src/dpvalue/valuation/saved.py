@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from math import prod
 from reprlib import repr as short
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpvalue.archive import Archive
+from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
-from dpvalue.models import CLASSIFICATION, REGRESSION
 from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
@@ -25,7 +25,6 @@ from dpvalue.stored import (
     NUMBER,
     OBJECT,
     POSITIVE,
-    SCHEMA,
     TEXT,
     WHOLE,
     Check,
@@ -39,19 +38,15 @@ from dpvalue.stored import (
 )
 from dpvalue.valuation.estimates import FIELDS
 
+FILE = Archive("table", 5)
+"""Of a table, with values or without."""
 _FLOATS = (torch.float32, torch.float64)
-_MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
 
 
 def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
     """Raise unless a header and its tensors are a table, or a result, of which everything fits together."""
     OBJECT("its header", header)
     _TABLE("", header)
-    numbers = prod(header["encoding"]["shape"])
-    if numbers > _MOST_NUMBERS:
-        raise DpvalueError(f"encoding.shape must be of at most {_MOST_NUMBERS} numbers, got more")
-    if header["encoding"]["schema"] is not None and not header["encoding"]["preprocessed"]:
-        raise DpvalueError("encoding.schema must be null where nothing was preprocessed")
     n, basis = len(header["names"]), tensors.get("basis")
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
     if (basis is None) != (header["projection"] is None):
@@ -134,14 +129,7 @@ _TABLE = fields(
     learning_rate=POSITIVE,
     model=TEXT,
     digest=TEXT,
-    encoding=fields(
-        task=one_of((CLASSIFICATION, REGRESSION)),
-        classes=each(must_be("a label", lambda found: isinstance(found, str | int | float))),
-        shape=each(COUNT, least=1),
-        columns=maybe(each(TEXT)),
-        preprocessed=FLAG,
-        schema=maybe(SCHEMA),
-    ),
+    encoding=check_encoding,
     schedule=_describes(Schedule),
     permutations=COUNT,
     seed=WHOLE,

@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.archive import Parts
 from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
+from dpvalue.data.stored_encoding import encoding_to_json
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
@@ -28,12 +30,11 @@ from dpvalue.valuation.estimates import warn_if_not_finite
 from dpvalue.valuation.games import estimate_values
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.result import Result
+from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue, semivalues
-from dpvalue.valuation.storage import Parts, write
 
 PLAIN = ("names", "expected_auc", "learning_rate", "digest", "permutations", "seed")
 """What a file holds of a table as it is."""
-_ENCODING = ("task", "classes", "shape", "columns", "preprocessed", "schema")
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +152,7 @@ class Table:
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
-        write(Path(path), *self.parts())
+        FILE.write(Path(path), *self.parts())
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
@@ -159,7 +160,7 @@ class Table:
             "guarantee": asdict(self.guarantee),
             "projection": None if self.projection is None else asdict(self.projection),
             "model": self.model if isinstance(self.model, str) else "custom",
-            "encoding": {name: getattr(self.encoding, name) for name in _ENCODING},
+            "encoding": encoding_to_json(self.encoding),
             "schedule": asdict(self.schedule),
         }
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": torch.from_numpy(self.noise_std)}

@@ -1,0 +1,98 @@
+"""Files of tensors with a JSON header: safetensors, never pickle; what is saved, and what crosses between the two sides.
+
+The header carries a kind, a format version and a digest over itself and every tensor, so that a truncated, altered or
+foreign file is refused with one clear line. It is no signature: whoever can write a file can make a new digest. The
+same content makes the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.durable import write_whole
+from dpvalue.errors import DpvalueError
+from dpvalue.stored import OBJECT, parse_json
+
+DTYPES = (torch.float32, torch.float64, torch.int64)
+Tensors = dict[str, Tensor]
+Parts = tuple[dict[str, Any], Tensors]
+"""A header and tensors."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A kind of file: what it is called in errors, and the version of its format."""
+
+    kind: str
+    version: int
+
+    def pack(self, header: dict[str, Any], tensors: Tensors) -> bytes:
+        """Return the bytes of a file."""
+        from safetensors.torch import save
+
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        # One entry: several would be written in any order.
+        whole = {"format": self.version, "kind": self.kind, "digest": digest(header, tensors), "header": header}
+        packed: bytes = save(tensors, {"dpvalue": as_text(whole)})
+        return packed
+
+    def write(self, path: Path, header: dict[str, Any], tensors: Tensors) -> None:
+        """Write a file, whole or not at all."""
+        write_whole(path, self.pack(header, tensors))
+
+    def read(self, path: Path) -> Parts:
+        """Return what a file holds; that it is whole says nothing of what its header claims."""
+        if not path.is_file():
+            raise DpvalueError(f"path must be a file with a {self.kind}, got {str(path)!r}")
+        return self.unpack(path.read_bytes(), repr(str(path)))
+
+    def unpack(self, content: bytes, what: str) -> Parts:
+        """Return what bytes hold, like `read`; `what` names them in errors."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load
+
+        try:
+            tensors: Tensors = load(content)
+        except (SafetensorError, KeyError, ValueError) as error:
+            raise DpvalueError(f"{what} is not a dpvalue file, or is truncated: {error}") from None
+        foreign = sorted({str(tensor.dtype) for tensor in tensors.values() if tensor.dtype not in DTYPES})
+        if foreign:
+            allowed = ", ".join(map(str, DTYPES))
+            raise DpvalueError(f"{what} is not a dpvalue file: its tensors must be {allowed}, got {foreign[0]}")
+        size = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
+        stored = parse_json(metadata.get("dpvalue", "{}"), what)
+        OBJECT(f"the header of {what}", stored)
+        if stored.get("format") != self.version or stored.get("kind") != self.kind:
+            kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
+            raise DpvalueError(
+                f"{what} must have dpvalue format {self.version} of a {self.kind}, got {stored.get('format', 'none')}{kind}"
+            )
+        header = stored.get("header")
+        if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
+            raise DpvalueError(f"{what} has been altered: its digest does not match")
+        return header, tensors
+
+
+def as_text(content: Any) -> str:
+    """Return JSON that is the same for the same content."""
+    return json.dumps(content, sort_keys=True, default=lambda number: number.item())  # NumPy's numbers
+
+
+def digest(header: dict[str, Any], tensors: Tensors) -> str:
+    """Return a digest over a header and all tensors, with their names, types and shapes."""
+    hasher = hashlib.sha256(as_text(header).encode())
+    for name, tensor in sorted(tensors.items()):
+        numbers = tensor.detach().cpu()
+        hasher.update(f"{name} {numbers.dtype} {tuple(numbers.shape)}".encode())
+        hasher.update(np.ascontiguousarray(numbers.numpy()).tobytes())
+    return hasher.hexdigest()

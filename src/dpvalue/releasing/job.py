@@ -1,0 +1,268 @@
+"""The three values that cross between a party and the server: a job, a request and a release.
+
+A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
+how. All of it is public. A request asks for one round, at some models. A release is what leaves a party. Each is a file
+(safetensors with a JSON header) and has a digest; a digest tells files apart, and signs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from dpvalue.archive import Archive, Parts, Tensors, digest
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, encoding_to_json
+from dpvalue.engine.local import DTYPES
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.models import KINDS, Model, ModelFactory, build_model, projected
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.grid import Grid
+from dpvalue.privacy.mechanism import Mechanism, Scale
+from dpvalue.privacy.noise import KINDS as NOISE_KINDS
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.stored import build, fields
+
+_FLOATS = ("float32", "float64")
+
+
+class _Crossing:
+    """What crosses: bytes of its own, and a digest of them."""
+
+    archive: ClassVar[Archive]
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        raise NotImplementedError
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a header and tensors describe; raises unless they are what `parts` returns."""
+        raise NotImplementedError
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest over all of it."""
+        return digest(*self.parts())
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes of the file."""
+        return self.archive.pack(*self.parts())
+
+    @classmethod
+    def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
+        """Return what bytes hold, checked."""
+        return cls.of_parts(*cls.archive.unpack(content, what or f"the {cls.archive.kind}"))
+
+    def save(self, path: str | Path) -> None:
+        """Write the file."""
+        self.archive.write(Path(path), *self.parts())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file, checked."""
+        return cls.of_parts(*cls.archive.read(Path(path)))
+
+
+@dataclass(frozen=True, eq=False)
+class Job(_Crossing):
+    """What is asked of parties, and how they answer; made by the server, from public things alone.
+
+    Attributes:
+        encoding: how features and labels become numbers.
+        model: its name, or its factory: in a file "custom", which is no name that a party can build.
+        model_digest: of the model.
+        origin: the model that directions start from (d,).
+        basis: the public directions (m, d) that a release is made in; None: all.
+        mechanism: clipping and noise.
+        rounds: how many releases a party makes in all.
+        privacy: the budget of a party, for all of them.
+        noise: "secure", or "fast" for a simulation.
+        seed: of the noise of a simulation; None for secure noise.
+        utility: the digest of the public set; it is not needed to answer, and not protected by being hashed.
+        dtype: of what is computed.
+    """
+
+    archive: ClassVar[Archive] = Archive("job", 1)
+
+    encoding: Encoding
+    model: str | ModelFactory
+    model_digest: str
+    origin: Tensor
+    basis: Tensor | None
+    mechanism: Mechanism
+    rounds: int
+    privacy: Privacy
+    noise: str
+    seed: int | None
+    utility: str
+    dtype: str
+
+    def __post_init__(self) -> None:
+        require_choice("noise", self.noise, NOISE_KINDS)
+        require_choice("dtype", self.dtype, _FLOATS)
+        require_count("rounds", self.rounds)
+        if (self.seed is None) != (self.noise == "secure"):
+            raise DpvalueError("seed is for the noise of a simulation, and for nothing else")
+        if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
+            raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
+
+    @property
+    def size(self) -> int:
+        """How many numbers a release has."""
+        return len(self.origin if self.basis is None else self.basis)
+
+    def build(self, device: torch.device) -> Model:
+        """Return the model that requests are models of: along the basis, if there is one."""
+        dtype = DTYPES[self.dtype]
+        like = torch.zeros(self.encoding.shape, dtype=dtype, device=device)
+        model = build_model(self.model, self.encoding.task, like, self.encoding.outputs, dtype, device)
+        if model.digest() != self.model_digest or model.size != len(self.origin):
+            raise DpvalueError("the model is not the one that the job was made with: its digest differs")
+        if self.basis is None:
+            return model
+        return projected(model, self.origin.to(like), self.basis.to(like))
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        if self.encoding.preprocessed and self.encoding.schema is None:
+            raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
+        header = {
+            "encoding": encoding_to_json(self.encoding),
+            "model": self.model if isinstance(self.model, str) else "custom",
+            "model_digest": self.model_digest,
+            "mechanism": asdict(self.mechanism),
+            "rounds": self.rounds,
+            "privacy": asdict(self.privacy),
+            "noise": self.noise,
+            "seed": self.seed,
+            "utility": self.utility,
+            "dtype": self.dtype,
+        }
+        tensors = {"origin": self.origin} if self.basis is None else {"origin": self.origin, "basis": self.basis}
+        return header, tensors
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
+        """Return the job that a file describes."""
+        fields(encoding=check_encoding)("", header)
+        if header.get("model") not in KINDS:
+            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
+        described = {
+            name: content for name, content in header.items() if name not in ("encoding", "mechanism", "privacy")
+        }
+        mechanism = dict(header.get("mechanism") or {})
+        mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
+        return build(
+            cls,
+            "the job",
+            {
+                **described,
+                "encoding": encoding_from_json(header["encoding"]),
+                "mechanism": build(Mechanism, "mechanism", mechanism),
+                "privacy": build(Privacy, "privacy", header.get("privacy")),
+                "origin": _floats(tensors, "origin", 1),
+                "basis": _floats(tensors, "basis", 2) if "basis" in tensors else None,
+            },
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Request(_Crossing):
+    """What one party is asked in a round: its gradients at some models.
+
+    Attributes:
+        job: the digest of the job.
+        round: its number, from 0.
+        points: the models (q, size).
+        shares: with shares (q,) gradients are averaged by them, then clipped once; without, each is clipped, and then
+            they are averaged.
+    """
+
+    archive: ClassVar[Archive] = Archive("request", 1)
+
+    job: str
+    round: int
+    points: Tensor
+    shares: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        require_count("round", self.round, least=0)
+        if self.points.dim() != 2 or not len(self.points) or not bool(self.points.isfinite().all()):
+            raise DpvalueError(f"points must be finite, of shape (q, size), got {tuple(self.points.shape)}")
+        if self.shares is not None and self.shares.shape != self.points.shape[:1]:
+            raise DpvalueError(f"shares must be one for each of {len(self.points)} points")
+
+    @property
+    def probes(self) -> int:
+        """How many clipped gradients are added up."""
+        return 1 if self.shares is not None else len(self.points)
+
+    def clipped(self, contributions: Contributions, grid: Grid | None) -> Tensor:
+        """Return what one party contributes (1, size): on a grid a sum in whole steps, else a mean in float64."""
+        nobody_else = torch.zeros(1, dtype=torch.int64, device=self.points.device)
+        if self.shares is not None:
+            return contributions.along(self.points, self.shares, nobody_else, grid)
+        total = contributions.at(self.points, nobody_else.expand(len(self.points)), grid)
+        total = total.to(torch.float64).sum(0, keepdim=True)
+        return total / len(self.points) if grid is None else total
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        tensors = {"points": self.points} if self.shares is None else {"points": self.points, "shares": self.shares}
+        return {"job": self.job, "round": self.round}, tensors
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Request:
+        """Return the request that a file describes."""
+        shares = _floats(tensors, "shares", 1) if "shares" in tensors else None
+        return build(cls, "the request", {**header, "points": _floats(tensors, "points", 2), "shares": shares})
+
+
+@dataclass(frozen=True, eq=False)
+class Release(_Crossing):
+    """What leaves a party in a round.
+
+    Formal guarantee: the releases of a party to a job's requests are private as the job's `privacy` says, if the party
+    made them; nothing else of its rows is in it.
+
+    Attributes:
+        job: the digest of the job.
+        request: the digest of the request.
+        round: its number.
+        party: the party's name.
+        units: its public number of protected units.
+        numbers: the noisy numbers (size,).
+    """
+
+    archive: ClassVar[Archive] = Archive("release", 1)
+
+    job: str
+    request: str
+    round: int
+    party: str
+    units: int
+    numbers: Tensor
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        header = {name: getattr(self, name) for name in ("job", "request", "round", "party", "units")}
+        return header, {"numbers": self.numbers}
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Release:
+        """Return the release that a file describes."""
+        return build(cls, "the release", {**header, "numbers": _floats(tensors, "numbers", 1)})
+
+
+def _floats(tensors: Tensors, name: str, dimensions: int) -> Tensor:
+    """A tensor of a file: of floating point numbers, with so many dimensions, none of them empty."""
+    tensor = tensors.get(name)
+    if tensor is None or not tensor.is_floating_point() or tensor.dim() != dimensions or not tensor.numel():
+        raise DpvalueError(f"the tensor {name!r} must be of floating point numbers, in {dimensions} dimension(s)")
+    return tensor
