@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
+from dpvalue.privacy.laws import LAWS
 
 Check = Callable[[str, Any], None]
 Kind = TypeVar("Kind")
@@ -144,7 +145,7 @@ _spent = fields(
     epsilon=POSITIVE,
     delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
     mu=maybe(POSITIVE),
-    mechanism=one_of(("Gaussian", "Laplace")),
+    mechanism=lambda name, found: one_of(law.capitalize() for law in LAWS)(name, found),
     accounting=one_of(ACCOUNTINGS),
     claimed_epsilon=maybe(POSITIVE),
     noise_multiplier=POSITIVE,

@@ -17,16 +17,15 @@ Laplace variable is eps-DP and tells a clean one at 1 from a corrupted one at -1
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
-from statistics import NormalDist
+from math import exp, log
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
 from dpvalue.privacy.budget import NEIGHBOURS
+from dpvalue.privacy.laws import law_named
 
 
 def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
@@ -77,7 +76,7 @@ def is_useful(limit: float) -> bool:
 
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
     """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
-    return NormalDist().cdf(_steps(neighbours) * mu / sqrt(2))
+    return law_ceiling("gaussian", mu, neighbours)
 
 
 def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
@@ -86,7 +85,12 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     >>> round(laplace_ceiling(1.0), 3)
     0.865
     """
-    return float(1 - _laplace_tail(_steps(neighbours) * epsilon))
+    return law_ceiling("laplace", epsilon, neighbours)
+
+
+def law_ceiling(law: str, loss: float, neighbours: str = "zero_out") -> float:
+    """Return the largest expected AUC from releases of units on their own with noise of a law and this loss."""
+    return float(law_named(law).wins(np.array(_steps(neighbours) * loss)))
 
 
 def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
@@ -118,15 +122,7 @@ def expected_auc(clean: Floats, bad: Floats, law: str, scale: float) -> float:
     if scale == 0:
         return float((np.sign(shift) / 2 + 0.5).mean())
     shift /= scale
-    if law == "gaussian":
-        return float(torch.special.ndtr(torch.from_numpy(shift / sqrt(2))).mean())
-    tail = _laplace_tail(np.abs(shift))
-    return float(np.where(shift > 0, 1 - tail, tail).mean())
-
-
-def _laplace_tail(shift: Floats | float) -> Floats | float:
-    """P(L - L' > shift) for two Laplace variables of scale 1 and shift >= 0."""
-    return np.exp(-shift) * (2 + shift) / 4
+    return float(law_named(law).wins(shift).mean())
 
 
 def _steps(neighbours: str) -> float:

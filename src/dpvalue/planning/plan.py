@@ -25,6 +25,7 @@ from dpvalue.planning.projection import Projection
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
+from dpvalue.privacy.laws import law_named
 from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.valuation.replay import LEAST_WALKS
 from dpvalue.valuation.run import open_setting
@@ -127,14 +128,14 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.schedule, len(units), settings.fixed_projection
-    if schedule.kind == "replay" and (fixed is not None or "gaussian" not in privacy.laws):
+    if schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
     both = _mechanisms(settings, privacy, releases, n)
     possible = [one for one in both.values() if one is not None]
     if not possible:
         raise no_laplace(settings, privacy)
-    is_open = len(possible) > 1 or (settings.free_projection and "gaussian" in privacy.laws)
+    is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None)
     spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
     ceilings = _ceilings(privacy, epsilon, both)
@@ -144,7 +145,7 @@ def _without_data(
     width = None if is_open else parameters
     if fixed is not None:
         width = fixed.m
-    elif spent is not None and spent.law == "laplace":
+    elif spent is not None and law_named(spent.law).scalar:
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
@@ -223,8 +224,8 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     one_release = settings.schedule.kind == "replay" and settings.schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
-        count = releases if law == "gaussian" else 1
-        if law == "gaussian" or (one_release and not many):
+        count = 1 if law_named(law).scalar else releases
+        if not law_named(law).scalar or (one_release and not many):
             found[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return found
 

@@ -24,6 +24,8 @@ from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.models.training import train
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.projection import Basis, Projection, make_basis, mean_gradient, path_basis
+from dpvalue.privacy.clipping import RULES, rule_named
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
@@ -72,8 +74,8 @@ class Sketch:
         score, length = self.score, self.length
         if centre:
             score, length = score - centre, np.abs(score - centre)
-        excess = length / clip if rule == "normalise" else np.maximum(length / clip, 1.0)
-        return np.divide(score, excess, out=np.zeros_like(score), where=np.isfinite(excess) & (excess > 0))
+        divisor = rule_named(rule).divisor(length / clip)
+        return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
 Sketches = tuple[Sketch, Sketch]  # of clean and of planted units
@@ -122,7 +124,7 @@ class Rehearsal:
     def options(
         self, candidates: list[Projection | None], doors: list[Mechanism], clip: float | None, rule: str | None
     ) -> list[Option]:
-        """Return the best option of each projection and mechanism; Laplace noise is for one direction.
+        """Return the best option of each projection and mechanism; a scalar law (Laplace) is for one direction.
 
         Args:
             candidates: projections to try.
@@ -134,7 +136,7 @@ class Rehearsal:
         for projection in candidates:
             single = projection is not None and projection.m == 1
             for door in doors:
-                if single or door.law == "gaussian":
+                if single or not law_named(door.law).scalar:
                     found.append(self.fit(projection, self.sketches(projection), door, clip, rule))
         return found
 
@@ -173,8 +175,8 @@ class Rehearsal:
         scale = float(door.noise_scale(torch.tensor([self.units]))[0])
         grid = [
             (how, norm, centre)
-            for how in (("flat", "normalise") if rule is None else (rule,))
-            for norm in (norms[:1] if how == "normalise" else norms)
+            for how in ([name for name in RULES if RULES[name].automatic] if rule is None else [rule])
+            for norm in (norms[:1] if RULES[how].equal_lengths else norms)
             for centre in centres
         ]
         aucs = np.array([[self._auc(pair, way, door.law, scale) for pair in sketches] for way in grid])
