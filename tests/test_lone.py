@@ -10,7 +10,7 @@ from torch import nn
 
 from dpvalue.models import Linear, Model, build_model, projected
 from dpvalue.models.lone import lone_gradients, lone_inputs
-from dpvalue.privacy.mechanism import clip_rows, normalise_rows
+from dpvalue.privacy.clipping import clip_rows, normalise_rows
 from dpvalue.releasing.people import add_by_turns, add_in_order
 
 CPU = torch.device("cpu")

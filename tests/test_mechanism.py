@@ -13,9 +13,9 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear, Network
-from dpvalue.privacy.mechanism import Mechanism, Scale, clip_rows, mechanism, normalise_rows
+from dpvalue.privacy.clipping import clip_rows, normalise_rows
+from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.factored import add_outer
 
 from .data import classification
 
@@ -153,8 +153,7 @@ def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, 
     nothing = torch.zeros(60, 1, model.size, dtype=theta.dtype)
     assert contributions.factored is not None
     known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)
-    coefficients = contributions.factored.coefficients(theta, known)
-    found = add_outer(nothing, coefficients, known.x)[:, 0]
+    found = contributions.factored.clipped_gradients(theta, known).add_to(nothing)[:, 0]
     assert (found.double().norm(dim=1) <= 0.5).all()
     # A gradient that overflows float32 is zero only where it is computed as such; coefficients do not overflow.
     usual = torch.from_numpy(np.abs(np.nan_to_num(x, posinf=0, neginf=0)).max(1) < 1e10)
@@ -184,7 +183,7 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
         if contributions.factored is not None:
             nothing = torch.zeros(3, 1, model.size, dtype=torch.float64)
             known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)
-            found = add_outer(nothing, contributions.factored.coefficients(theta, known), known.x)[:, 0]
+            found = contributions.factored.clipped_gradients(theta, known).add_to(nothing)[:, 0]
             torch.testing.assert_close(found, contributions.at(theta, who))
 
 

@@ -26,7 +26,7 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy import stats
 
 import dpvalue as dpv
-from dpvalue.privacy import accounting
+from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import mechanism
 from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
@@ -308,7 +308,7 @@ def test_laplace_composition_is_opendps_and_with_a_delta_the_discrete_laws(relea
     spent = [("laplace", t / move, releases)]
     whole = opendp.atom_domain(T=int), opendp.absolute_distance(T=int)
     several = opendp.c.make_composition([opendp.m.make_laplace(*whole, scale=t)] * releases)
-    assert accounting.total_epsilon(spent, 0.0) == pytest.approx(several.map(move), rel=1e-12)
+    assert laws.total_epsilon(spent, 0.0) == pytest.approx(several.map(move), rel=1e-12)
     low, high = (
         pld.from_discrete_laplace_mechanism(1 / t, move, side, value_discretization_interval=1 / t)
         .self_compose(releases)
@@ -316,8 +316,8 @@ def test_laplace_composition_is_opendps_and_with_a_delta_the_discrete_laws(relea
         for side in (False, True)
     )
     assert low == pytest.approx(high, rel=1e-6)
-    assert accounting.total_epsilon(spent, delta) == pytest.approx(low, rel=2e-3)
-    assert accounting.total_epsilon([("laplace", 0.98 * t / move, releases)], delta) > low * 1.01
+    assert laws.total_epsilon(spent, delta) == pytest.approx(low, rel=2e-3)
+    assert laws.total_epsilon([("laplace", 0.98 * t / move, releases)], delta) > low * 1.01
 
 
 @pytest.mark.parametrize("delta", [1e-5, 1e-2])
@@ -325,6 +325,6 @@ def test_a_mixture_of_discrete_laws_spends_what_total_epsilon_says(delta: float)
     """One Gaussian and one Laplace release of 64 steps, moved by 12 and 20: the sum over all pairs of whole numbers."""
     parts = ("gaussian", 64.0, 12), ("laplace", 64.0, 20)
     ratios = [("gaussian", sqrt(64.0**2 - 9) / 12, 1), ("laplace", 64.0 / 20, 1)]
-    claimed = accounting.total_epsilon(ratios, delta)
+    claimed = laws.total_epsilon(ratios, delta)
     assert 0.97 * delta < delta_of(claimed, *parts) <= delta
     assert delta_of(claimed, ("gaussian", 0.98 * 64, 12), ("laplace", 0.98 * 64, 20)) > delta

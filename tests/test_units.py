@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 import dpvalue as dpv
 from dpvalue.data.parties import Parties
 from dpvalue.models import Linear
-from dpvalue.privacy import accounting
+from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.budget import guarantee
 from dpvalue.privacy.mechanism import Scale, mechanism
 from dpvalue.releasing.contributions import Contributions
@@ -146,9 +146,9 @@ def test_a_person_in_several_parties_pays_for_all_of_them(law: str) -> None:
     ratio = privacy.noise_multiplier(2, 10, law) / alone.noise_multiplier(2, 10, law)
     assert ratio == pytest.approx(3.0 if law == "laplace" else 3**0.5)
     multiplier = privacy.noise_multiplier(1, 10, law)
-    together = accounting.total_epsilon([(law, multiplier, 3)], 1e-5)
+    together = laws.total_epsilon([(law, multiplier, 3)], 1e-5)
     assert together <= 1.0 + 1e-6
-    assert accounting.total_epsilon([(law, multiplier * 0.98, 3)], 1e-5) > 1.0
+    assert laws.total_epsilon([(law, multiplier * 0.98, 3)], 1e-5) > 1.0
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])

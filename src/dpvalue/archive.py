@@ -1,4 +1,4 @@
-"""Files of tensors with a JSON header: safetensors, never pickle; what is saved, and what crosses between the two sides.
+"""Files of tensors with a JSON header: safetensors, never pickle; what is saved, and what crosses between both sides.
 
 The header carries a kind, a format version and a digest over itself and every tensor, so that a truncated, altered or
 foreign file is refused with one clear line. It is no signature: whoever can write a file can make a new digest. The
@@ -74,9 +74,8 @@ class Archive:
         OBJECT(f"the header of {what}", stored)
         if stored.get("format") != self.version or stored.get("kind") != self.kind:
             kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
-            raise DpvalueError(
-                f"{what} must have dpvalue format {self.version} of a {self.kind}, got {stored.get('format', 'none')}{kind}"
-            )
+            given = f"{stored.get('format', 'none')}{kind}"
+            raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {given}")
         header = stored.get("header")
         if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
             raise DpvalueError(f"{what} has been altered: its digest does not match")

@@ -36,6 +36,7 @@ from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy import accounting
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
@@ -105,10 +106,10 @@ def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> 
         without.append(attacker.scores(worlds.absent, 2 * number + 1))
         progress("auditing", number + 1, runs)
     present, absent = np.concatenate(with_), np.concatenate(without)
-    gaussian, alpha = spent.law == "gaussian", 1 - confidence
-    each = alpha / 2 if gaussian else alpha
+    alpha = 1 - confidence
+    each = alpha if spent.mu is None else alpha / 2
     by_rates, by_mu = epsilon_bound(present, absent, spent.delta, each), None
-    if gaussian:
+    if spent.mu is not None:
         mu = mu_bound(present, absent, each)
         by_mu = accounting.epsilon_of_mu(mu, spent.delta) if mu > 0 else 0.0
     return Audit(
@@ -132,7 +133,7 @@ class _Attacker:
 
     def __init__(self, worlds: Worlds) -> None:
         run = worlds.present
-        self._law, self._seed, self._kind = run.choice.spent.law, run.settings.seed, run.settings.noise
+        self._law, self._seed, self._kind = law_named(run.choice.spent.law), run.settings.seed, run.settings.noise
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.door.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
@@ -187,9 +188,7 @@ class _Attacker:
     def _ratios(self, who: Tensor, releases: Tensor) -> Tensor:
         """The log-likelihood ratios of releases, if contributions stay as they are at the start."""
         with_, without, scale = self._with[who], self._without[who], self._scale[who]
-        if self._law == "laplace":
-            return (((releases - without).abs() - (releases - with_).abs()) / scale).sum(-1)
-        return ((releases - (with_ + without) / 2) * (with_ - without) / scale**2).sum(-1)
+        return self._law.log_ratio(releases, with_, without, scale).sum(-1)
 
 
 def _moved(worlds: Worlds) -> float:
@@ -207,7 +206,7 @@ def _before_noise(run: Run) -> Tensor:
     grid = contributions.grid()
     everyone = torch.arange(contributions.n, device=choice.initial.device)
     clipped = contributions.along(choice.points, choice.shares, everyone, grid)
-    return contributions.release(clipped, None, everyone, grid).to(torch.float64)
+    return contributions.release(clipped, torch.zeros_like(clipped), everyone, grid).to(torch.float64)
 
 
 def _differences(worlds: Worlds) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from dpvalue.planning.learning_rate import PublicTuner
 from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.projection import Basis, Projection, make_basis
@@ -105,8 +106,8 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     if privacy is None:
         projection = _longest(settings.fixed_projection)
         law, scale = "gaussian", Scale()
-    elif settings.is_fixed and "gaussian" in privacy.laws:
-        projection, law, scale = None, "gaussian", Scale()
+    elif settings.is_fixed and privacy.vector_law is not None:
+        projection, law, scale = None, privacy.vector_law, Scale()
     else:
         rehearsal = rehearsal or at.rehearsal()
         option, elsewhere = prefer(options(at, privacy, rehearsal), at.model.size)
@@ -165,8 +166,8 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
 
 
 def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
-    """Return the error for a budget that only Laplace noise could keep, where it cannot be used."""
-    asked = "delta = 0" if privacy.delta == 0 else "mechanism='laplace'"
+    """Return the error for a budget that only scalar laws (Laplace) could keep, where they cannot be used."""
+    asked = "delta = 0" if privacy.delta == 0 else f"mechanism={privacy.mechanism!r}"
     return DpvalueError(
         f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
         f"got projection {settings.projection!r} and schedule {str(settings.resolved_schedule)!r}"
@@ -178,10 +179,10 @@ def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
     schedule, permutations = settings.resolved_schedule, settings.permutations
     found = []
     for law in privacy.laws:
-        if law == "gaussian":
-            noise = privacy.noise_multiplier(schedule.releases(permutations), n)
+        if not law_named(law).scalar:
+            noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
-            found.append(mechanism(privacy, 1.0, noise))
+            found.append(mechanism(privacy, 1.0, noise, law=law))
         elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
             found.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
     return found

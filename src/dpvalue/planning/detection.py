@@ -17,16 +17,15 @@ Laplace variable is eps-DP and tells a clean one at 1 from a corrupted one at -1
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
-from statistics import NormalDist
+from math import exp, log
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
 from dpvalue.privacy.budget import NEIGHBOURS
+from dpvalue.privacy.laws import law_named
 
 
 def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
@@ -77,7 +76,7 @@ def is_useful(limit: float) -> bool:
 
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
     """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
-    return NormalDist().cdf(_steps(neighbours) * mu / sqrt(2))
+    return law_ceiling("gaussian", mu, neighbours)
 
 
 def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
@@ -86,7 +85,12 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     >>> round(laplace_ceiling(1.0), 3)
     0.865
     """
-    return float(1 - _laplace_tail(_steps(neighbours) * epsilon))
+    return law_ceiling("laplace", epsilon, neighbours)
+
+
+def law_ceiling(law: str, loss: float, neighbours: str = "zero_out") -> float:
+    """Return the largest expected AUC from releases of units on their own with noise of a law and this loss."""
+    return float(law_named(law).wins(np.array(_steps(neighbours) * loss), np.ones(()), np.ones(())))
 
 
 def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
@@ -123,43 +127,13 @@ def expected_auc(
 def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, bad_scale: float | Floats) -> Floats:
     """Return P(clean score + noise > bad score + noise) for each pair, (clean, bad); ties count half."""
     shift = np.subtract.outer(clean, bad)
-    if isinstance(scale, float) and isinstance(bad_scale, float) and scale == bad_scale > 0:  # as most often
-        shift /= scale
-        if law == "gaussian":
-            return np.asarray(torch.special.ndtr(torch.from_numpy(shift / sqrt(2))).numpy())
-        tail = np.asarray(_laplace_tail(np.abs(shift)))
-        return np.where(shift > 0, 1 - tail, tail)
     first = np.broadcast_to(np.asarray(scale, dtype=float), clean.shape)[:, None]
     second = np.broadcast_to(np.asarray(bad_scale, dtype=float), bad.shape)[None, :]
     if not (first > 0).all() or not (second > 0).all():
         if (first > 0).any() or (second > 0).any():
             raise DpvalueError("scales of noise must be all zero or all positive")
         return np.asarray(np.sign(shift) / 2 + 0.5)
-    if law == "gaussian":
-        return np.asarray(torch.special.ndtr(torch.from_numpy(shift / np.hypot(first, second))).numpy())
-    tail = _laplace_tails(np.abs(shift), first, second)
-    return np.where(shift > 0, 1 - tail, tail)
-
-
-def _laplace_tails(shift: Floats, first: Floats, second: Floats) -> Floats:
-    """P(L - L' > shift) for Laplace variables of two scales and shift >= 0.
-
-    (a^2 e^(-t/a) - b^2 e^(-t/b)) / (2 (a^2 - b^2)); where the scales a and b are as good as equal, that is 0 / 0, and
-    the formula of equal scales is used.
-    """
-    middle = np.sqrt(first * second)
-    tail = np.asarray(_laplace_tail(shift / middle))
-    differ = np.abs(first - second) > 1e-3 * middle
-    if not differ.any():
-        return tail
-    a, b = np.where(differ, first, 2.0), np.where(differ, second, 1.0)
-    apart = (a**2 * np.exp(-shift / a) - b**2 * np.exp(-shift / b)) / (2 * (a**2 - b**2))
-    return np.where(differ, apart, tail)
-
-
-def _laplace_tail(shift: Floats | float) -> Floats | float:
-    """P(L - L' > shift) for two Laplace variables of scale 1 and shift >= 0."""
-    return np.exp(-shift) * (2 + shift) / 4
+    return law_named(law).wins(shift, first, second)
 
 
 def _steps(neighbours: str) -> float:

@@ -19,6 +19,7 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
 from dpvalue.models.training import train, train_together
+from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.projection import Basis, Projection, make_basis, mean_gradient, path_basis
@@ -47,8 +48,8 @@ class Sketch:
         score, length = self.score, self.length
         if centre:
             score, length = score - centre, np.abs(score - centre)
-        excess = length / clip if rule == "normalise" else np.maximum(length / clip, 1.0)
-        return np.divide(score, excess, out=np.zeros_like(score), where=np.isfinite(excess) & (excess > 0))
+        divisor = rule_named(rule).divisor(length / clip)
+        return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
 Sketches = tuple[Sketch, Sketch]  # of clean and of planted units

@@ -21,6 +21,8 @@ from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION, Model
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
 from dpvalue.planning.folds import STEPS, Fold, Sketch, Sketches, make_folds
+from dpvalue.privacy.clipping import RULES
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.projection import Projection
 
@@ -98,7 +100,7 @@ class Rehearsal:
     def options(
         self, candidates: list[Projection | None], doors: list[Mechanism], clip: float | None, rule: str | None
     ) -> list[Option]:
-        """Return the best option of each projection and mechanism; Laplace noise is for one direction.
+        """Return the best option of each projection and mechanism; a scalar law (Laplace) is for one direction.
 
         Args:
             candidates: projections to try.
@@ -110,7 +112,7 @@ class Rehearsal:
         for projection in candidates:
             single = projection is not None and projection.m == 1
             for door in doors:
-                if single or door.law == "gaussian":
+                if single or not law_named(door.law).scalar:
                     sketches = self.sketches(projection)
                     option = self.fit(projection, list(sketches.values()), door, clip, rule)
                     found.append(replace(option, places=tuple(sketches)))
@@ -150,8 +152,8 @@ class Rehearsal:
         norms = [norm if norm > 0 else 1.0 for norm in norms]
         grid = [
             (how, norm, centre)
-            for how in (("flat", "normalise") if rule is None else (rule,))
-            for norm in (norms[:1] if how == "normalise" else norms)
+            for how in ([name for name in RULES if RULES[name].automatic] if rule is None else [rule])
+            for norm in (norms[:1] if RULES[how].equal_lengths else norms)
             for centre in centres
         ]
         aucs = np.array([[self.crowd.auc(pair, way, door) for pair in sketches] for way in grid])

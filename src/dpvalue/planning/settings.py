@@ -13,6 +13,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.clipping import RULES
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
 from dpvalue.releasing.checkpoint import Checkpoint
@@ -20,7 +21,6 @@ from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import require_seed
 
-CLIP_RULES = ("auto", "flat", "normalise")
 Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
@@ -96,7 +96,7 @@ class Settings:
             self._require_ledger_use(self.ledger)
         if self.checkpoint is not None and (self.privacy is None or self.ledger is not None):
             raise DpvalueError("checkpoint is for a private run without a ledger: a ledger keeps all releases itself")
-        require_choice("clip_rule", self.clip_rule, CLIP_RULES)
+        require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
         self.resolved_schedule.first_valued(self.permutations)
@@ -105,8 +105,11 @@ class Settings:
                 raise DpvalueError(f"{name} must be a positive number or 'auto', got {setting!r}")
             if not isinstance(setting, str):
                 require_positive(name, setting)
-        if self.clip_rule == "normalise" and self.privacy is None and isinstance(self.clip, str):
-            raise DpvalueError("clip_rule='normalise' needs a clip, the length to scale to, when there is no privacy")
+        rule = RULES.get(self.clip_rule)
+        if rule is not None and rule.equal_lengths and self.privacy is None and isinstance(self.clip, str):
+            raise DpvalueError(
+                f"clip_rule={rule.name!r} needs a clip, the length to scale to, when there is no privacy"
+            )
 
     def _require_ledger_use(self, ledger: object) -> None:
         if not isinstance(ledger, Ledger):

@@ -9,8 +9,8 @@ which this module evaluates and inverts. The noise multiplier s is relative to t
 relation enters through the sensitivity alone (mechanism.py). Inversions end on the safe side: never less noise, never
 a smaller epsilon than the exact root.
 
-One release of one number needs no delta: Laplace noise of scale 1/eps sensitivities is eps-DP ("pure"). A mixture of
-Gaussian and Laplace releases is composed numerically, by dp-accounting's privacy loss distributions (`total_epsilon`).
+One release of one number needs no delta: Laplace noise of scale 1/eps sensitivities is eps-DP ("pure"). These are
+formulas; which law uses which, and what releases of several laws cost together, is in `dpvalue.privacy.laws`.
 
 `poisson_noise_multiplier` is the accounting of the paper's experiments. It assumes that nobody can tell which party
 made which release, which an untrusted server can; see `dpvalue.privacy.budget`.
@@ -18,17 +18,14 @@ made which release, which an untrusted server can; see `dpvalue.privacy.budget`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from collections.abc import Callable
+from functools import lru_cache
 from math import exp, expm1, log, sqrt
 from numbers import Real
-from typing import Any
 
 import torch
 
-from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
-
-LAWS = ("gaussian", "laplace")
+from dpvalue.errors import DpvalueError, require_count, require_number, require_positive
 
 
 def gaussian_delta(epsilon: float, mu: float) -> float:
@@ -52,7 +49,7 @@ def mu_of_budget(epsilon: float, delta: float) -> float:
 def epsilon_of_mu(mu: float, delta: float) -> float:
     """Return the smallest epsilon (from above) such that mu-GDP implies (epsilon, delta)-DP."""
     require_positive("mu", mu)
-    _require_delta(delta)
+    require_delta(delta)
     if gaussian_delta(0.0, mu) <= delta:
         return 0.0
     return _bisect(lambda epsilon: gaussian_delta(epsilon, mu) <= delta, 1e8, 1e-12)
@@ -105,47 +102,9 @@ def laplace_advantage(epsilon: float, releases: int = 1) -> float:
     """
     if releases == 1:
         return -expm1(-epsilon / 2)
-    return float(_loss_distribution([("laplace", releases / epsilon, releases)]).get_delta_for_epsilon(0.0))
-
-
-def total_epsilon(releases: Sequence[tuple[str, float, int]], delta: float) -> float:
-    """Return the epsilon that releases of the same unit's data spend together at this delta.
-
-    Formal guarantee: any adaptive sequence of these releases is (epsilon, delta)-DP; the numerical composition of
-    dp-accounting errs on the safe side. Laplace alone, with delta = 0, adds up its epsilons.
-
-    Args:
-        releases: ("gaussian" or "laplace", noise scale / sensitivity, how many); the scale of Gaussian noise is its
-            standard deviation, that of Laplace noise its b.
-        delta: 0 only for Laplace alone.
-
-    >>> round(total_epsilon([("laplace", 1.0, 1), ("laplace", 2.0, 1)], 0.0), 3)
-    1.5
-    """
-    for law, multiplier, count in releases:
-        require_choice("releases", law, LAWS)
-        require_positive("noise multiplier", multiplier)
-        require_count("releases", count)
-    laws = {law for law, _, _ in releases}
-    if not laws:
-        return 0.0
-    if delta == 0 and laws == {"laplace"}:
-        return sum(count / multiplier for _, multiplier, count in releases)
-    _require_delta(delta)
-    if laws == {"gaussian"}:
-        return epsilon_of_mu(sqrt(sum(count / multiplier**2 for _, multiplier, count in releases)), delta)
-    found = float(_loss_distribution(releases).get_epsilon_for_delta(delta))
-    if laws == {"laplace"}:
-        found = min(found, total_epsilon(releases, 0.0))
-    return found
-
-
-def _loss_distribution(releases: Sequence[tuple[str, float, int]]) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    made = {"gaussian": pld.from_gaussian_mechanism, "laplace": pld.from_laplace_mechanism}
-    parts = [made[law](multiplier).self_compose(count) for law, multiplier, count in releases]
-    return reduce(lambda one, other: one.compose(other), parts)
+    return float(pld.from_laplace_mechanism(releases / epsilon).self_compose(releases).get_delta_for_epsilon(0.0))
 
 
 @lru_cache(maxsize=64)
@@ -199,10 +158,11 @@ def _bisect(holds: Callable[[float], bool], good: float, bad: float) -> float:
     return good
 
 
-def _require_delta(delta: float) -> None:
+def require_delta(delta: float) -> None:
+    """Raise unless delta is one that an (epsilon, delta) with a mu can have."""
     require_number("delta", delta, "between 0 and 1, ends excluded", isinstance(delta, Real) and 0 < delta < 1)
 
 
 def _require_budget(epsilon: float, delta: float) -> None:
     require_positive("epsilon", epsilon)
-    _require_delta(delta)
+    require_delta(delta)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
 from numbers import Real
 
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
-from dpvalue.privacy import accounting
+from dpvalue.privacy import accounting, laws
+from dpvalue.privacy.laws import LAWS, law_named
 
 UNITS = ("party", "record", "person")
 NEIGHBOURS = ("zero_out", "replace")
 ACCOUNTINGS = ("composition", "poisson")
-MECHANISMS = ("auto", *accounting.LAWS)
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Privacy:
         accounting: "composition" counts every release of a party. "poisson" is the paper's accounting; it claims
             amplification by a secret sampling that does not happen, so a result made with it states the epsilon
             really spent beside the claim.
-        mechanism: "gaussian", "laplace", or "auto": whichever is expected to find more at this budget.
+        mechanism: "gaussian", "laplace", "auto" (whichever of these is expected to find more at this budget), or the
+            name of another law (`dpvalue.privacy.laws.register_law`).
         parties_per_person: the most parties that one person's records may be in (unit "person"); their releases add up.
     """
 
@@ -51,7 +51,7 @@ class Privacy:
         require_positive("epsilon", self.epsilon)
         number = isinstance(self.delta, Real)
         require_number("delta", self.delta, "at least 0 and below 1", number and 0 <= self.delta < 1)
-        require_choice("mechanism", self.mechanism, MECHANISMS)
+        require_choice("mechanism", self.mechanism, ("auto", *LAWS))
         require_count("parties_per_person", self.parties_per_person)
         require_choice("unit", self.unit, UNITS)
         require_choice("neighbours", self.neighbours, NEIGHBOURS)
@@ -61,10 +61,11 @@ class Privacy:
                 "accounting='poisson' exists to compare with the paper, which has unit='party' and "
                 f"neighbours='zero_out'; got unit={self.unit!r}, neighbours={self.neighbours!r}"
             )
-        if self.delta == 0 and (self.mechanism == "gaussian" or self.accounting == "poisson"):
-            raise DpvalueError("delta must be positive for Gaussian noise, got 0")
-        if self.mechanism == "laplace" and self.accounting == "poisson":
-            raise DpvalueError("accounting='poisson' is for Gaussian noise, got mechanism='laplace'")
+        if self.delta == 0 and (self.accounting == "poisson" or not self.laws):
+            noise = "Gaussian" if self.accounting == "poisson" else self.mechanism.capitalize()
+            raise DpvalueError(f"delta must be positive for {noise} noise, got 0")
+        if self.accounting == "poisson" and self.mechanism not in ("auto", "gaussian"):
+            raise DpvalueError(f"accounting='poisson' is for Gaussian noise, got mechanism={self.mechanism!r}")
         if self.parties_per_person > 1 and self.unit != "person":
             raise DpvalueError(f"parties_per_person goes with unit='person', got unit={self.unit!r}")
 
@@ -78,20 +79,22 @@ class Privacy:
     @property
     def laws(self) -> tuple[str, ...]:
         """The laws of noise that this budget allows."""
-        if self.delta == 0:
-            return ("laplace",)
         if self.accounting == "poisson":
             return ("gaussian",)
-        return accounting.LAWS if self.mechanism == "auto" else (self.mechanism,)
+        known = LAWS.values() if self.mechanism == "auto" else [LAWS[self.mechanism]]
+        asked = [law for law in known if law.automatic or self.mechanism != "auto"]
+        return tuple(law.name for law in asked if law.pure or self.delta > 0)
+
+    @property
+    def vector_law(self) -> str | None:
+        """The first of them for many numbers and many releases; None if there is none."""
+        return next((name for name in self.laws if not LAWS[name].scalar), None)
 
     def noise_multiplier(self, releases: int, parties: int, law: str = "gaussian") -> float:
-        """Return noise scale / sensitivity of each of a party's `releases`; a scale is a std, for Laplace its b."""
+        """Return noise scale / sensitivity of each of a party's `releases`; what a scale is, the law says."""
         if self.accounting == "poisson":
             return accounting.poisson_noise_multiplier(self.epsilon, self.delta, releases, parties)
-        seen = releases * self.parties_per_person
-        if law == "laplace":
-            return seen / self.epsilon
-        return accounting.noise_multiplier(self.epsilon, self.delta, seen)
+        return law_named(law).noise_multiplier(self.epsilon, self.delta, releases * self.parties_per_person)
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,8 @@ class Guarantee:
     """What a run spent, in numbers; `str()` of it is one paragraph to quote.
 
     `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
-    the run used the paper's accounting. `mu` is None for the Laplace mechanism, which is pure: delta is 0. `advantage`
-    is the total variation between neighbours: how much better than a coin an attacker who sees every release tells them
+    the run used the paper's accounting. `mu` is None for a pure law, as Laplace noise: delta is 0. `advantage` is the
+    total variation between neighbours: how much better than a coin an attacker who sees every release tells them
     apart. `private` is False for a run without differential privacy; the numbers are then None. `ledger` is the budget,
     in words, of the ledger that the run was charged to, if any; `returned` the day on which an answer was charged that
     the ledger gave again. `parties` are "rows" or "named parties", and `person` is the column of ids: what else was
@@ -130,7 +133,7 @@ class Guarantee:
     @property
     def law(self) -> str:
         """The law of the noise."""
-        return "laplace" if self.mechanism == "Laplace" else "gaussian"
+        return "gaussian" if self.mechanism is None else self.mechanism.lower()
 
     def under(self, neighbours: str) -> float:
         """Return the epsilon of the same releases under another neighbouring relation.
@@ -143,24 +146,21 @@ class Guarantee:
             raise DpvalueError("a run without differential privacy has no epsilon under any neighbouring relation")
         if neighbours == self.neighbours:
             return self.epsilon
-        if self.mu is None:
-            return self._factor(neighbours) * self.epsilon
-        return accounting.epsilon_of_mu(self.mu * self._factor(neighbours), self.delta)
+        return law_named(self.law).epsilon(self._loss(neighbours), self.delta)
 
     def advantage_under(self, neighbours: str) -> float:
         """Return an attacker's advantage under another neighbouring relation; 1 without differential privacy."""
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.epsilon is None or self.releases is None:
             return 1.0
-        factor = self._factor(neighbours)
-        if self.mu is None:
-            return accounting.laplace_advantage(factor * self.epsilon, self.releases * self.parties_per_person)
-        return accounting.gaussian_advantage(factor * self.mu)
+        return law_named(self.law).advantage(self._loss(neighbours), self.releases * self.parties_per_person)
 
-    def _factor(self, neighbours: str) -> float:
-        """How much farther a unit moves a release under this relation than under the own."""
+    def _loss(self, neighbours: str) -> float:
+        """Mu, or the epsilon of a pure law, times how much farther a unit moves a release under this relation."""
         moved = {"zero_out": 1.0, "replace": 2.0}
-        return moved[neighbours] / moved[str(self.neighbours)]
+        loss = self.epsilon if self.mu is None else self.mu
+        assert loss is not None
+        return loss * (moved[neighbours] / moved[str(self.neighbours)])
 
     def __str__(self) -> str:
         if not self.private:
@@ -210,29 +210,23 @@ def guarantee(
     """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
     if privacy is None:
         return Guarantee(private=False)
-    seen = releases * privacy.parties_per_person
+    noise, seen = law_named(law), releases * privacy.parties_per_person
     by_paper = privacy.accounting == "poisson"
-    if law == "laplace":
-        mu, epsilon, delta = None, privacy.epsilon, 0.0
-        advantage = accounting.laplace_advantage(epsilon, seen)
-    else:
-        mu, delta = sqrt(seen) / multiplier, privacy.delta
-        epsilon = accounting.epsilon_of_mu(mu, delta) if by_paper else privacy.epsilon
-        advantage = accounting.gaussian_advantage(mu)
+    loss = privacy.epsilon if noise.pure else noise.loss(multiplier, seen)
     return Guarantee(
         private=True,
         unit=privacy.unit,
         neighbours=privacy.neighbours,
-        epsilon=epsilon,
-        delta=delta,
-        mu=mu,
+        epsilon=noise.epsilon(loss, privacy.delta) if by_paper else privacy.epsilon,
+        delta=0.0 if noise.pure else privacy.delta,
+        mu=None if noise.pure else loss,
         mechanism=law.capitalize(),
         accounting=privacy.accounting,
         claimed_epsilon=privacy.epsilon if by_paper else None,
         noise_multiplier=multiplier,
         releases=releases,
         clip=clip,
-        advantage=advantage,
+        advantage=noise.advantage(loss, seen),
         parties_per_person=privacy.parties_per_person,
         simulation=fast,
         ledger=ledger,
@@ -243,7 +237,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     """Return the epsilon that several runs on the same data spend together at this delta.
 
     Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
-    relation that they share, for noise levels that were fixed in advance; Gaussian and Laplace runs may mix. That named
+    relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
     parties are the same in all of them is the caller's to know.
     """
     for one in guarantees:
@@ -260,7 +254,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         (one.law, float(one.noise_multiplier or 0.0), int(one.releases or 0) * one.parties_per_person)
         for one in guarantees
     ]
-    return accounting.total_epsilon(spent, delta)
+    return laws.total_epsilon(spent, delta)
 
 
 def warn_if_delta_is_large(spent: Guarantee, units: int) -> None:

@@ -3,7 +3,7 @@ r"""What releases of one owner's data cost together, whatever was asked in betwe
 The noise of a release may be chosen after earlier answers were seen. Two sums are kept of all charges, in the terms of
 the budget (epsilon, delta), whose mu is the largest that implies it:
 
-    pure = sum of the pure epsilons, if every charge is Laplace noise; else infinite,
+    pure = sum of the pure epsilons, if every charge is pure (Laplace noise); else infinite,
     mu^2 = sum of the mu^2 of Gaussian charges, and of mu(epsilon)^2 for pure ones, mu(e) = -2 Phi^-1(1 / (1 + e^e)).
 
 A release is allowed if, with it, the first stays within the budget's epsilon or the second within the budget's mu^2.
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf, sqrt
+from math import inf
 
 from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
-from dpvalue.privacy import accounting
+from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 
 _ROUNDING = 1 + 1e-9
@@ -29,7 +29,7 @@ class Charge:
     """What one entry costs.
 
     Attributes:
-        law: "gaussian" or "laplace".
+        law: the name of a law of noise.
         noise_multiplier: noise scale / sensitivity.
         releases: how many such releases the entry stands for: of a party, or of all parties that hold a person.
         sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
@@ -45,7 +45,7 @@ class Charge:
     neighbours: str
 
     def __post_init__(self) -> None:
-        require_choice("law", self.law, accounting.LAWS)
+        require_choice("law", self.law, laws.LAWS)
         require_positive("noise_multiplier", self.noise_multiplier)
         require_count("releases", self.releases)
         require_positive("sensitivity", self.sensitivity)
@@ -108,13 +108,8 @@ def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float,
 
 
 def _pure(charges: Sequence[Charge], budget: Privacy) -> float:
-    found = _terms(charges, budget)
-    return inf if any(law != "laplace" for law, _, _ in found) else sum(count / noise for _, noise, count in found)
+    return laws.pure_loss(_terms(charges, budget))
 
 
 def _mu(charges: Sequence[Charge], budget: Privacy) -> float:
-    squares = [
-        count * (1 / noise if law == "gaussian" else accounting.mu_of_pure(1 / noise)) ** 2
-        for law, noise, count in _terms(charges, budget)
-    ]
-    return sqrt(sum(squares))
+    return laws.mu_loss(_terms(charges, budget))

@@ -1,4 +1,4 @@
-"""The one door through which private data leaves: centre, clip, then add Gaussian or Laplace noise.
+"""How private data leaves: centred, clipped, then with noise of some law; by how much one unit moves it.
 
 Sensitivity of a release (l2), with C the clipping norm and M the public number of records (unit person: of persons) of
 the party:
@@ -22,10 +22,8 @@ from typing import Any
 import torch
 
 from dpvalue.privacy.budget import Privacy
-
-# Scaling to a norm of exactly C could exceed C by rounding. This much room keeps a clipped vector, and any mean of
-# clipped vectors that is added up in float64, below.
-_ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
+from dpvalue.privacy.clipping import rule_named
+from dpvalue.privacy.laws import law_named
 
 
 @dataclass(frozen=True)
@@ -51,15 +49,15 @@ class Mechanism:
 
     Formal guarantee: k releases of a party are mu-GDP with mu = sqrt(k) / noise_multiplier for one `unit` under
     `neighbours`, whatever the data: non-finite gradients count as zero, unreported. With law "laplace", one release of
-    one number is epsilon-DP with epsilon = 1 / noise_multiplier.
+    one number is epsilon-DP with epsilon = 1 / noise_multiplier. In general their cost is the `loss` of the law.
 
     Args:
         clip: the norm C that bounds one unit; None only without privacy.
         noise_multiplier: noise scale / sensitivity; 0 only without privacy.
         unit: "party", "record" or "person".
         neighbours: "zero_out" or "replace".
-        law: "gaussian" (scale: standard deviation) or "laplace" (scale: b).
-        rule: "flat" scales what is longer than C down to C, "normalise" scales everything to C but zero.
+        law: the name of a law of noise (`dpvalue.privacy.laws`).
+        rule: the name of a clipping rule (`dpvalue.privacy.clipping`).
         scale: where one number is clipped, and how it is read after.
     """
 
@@ -91,15 +89,13 @@ class Mechanism:
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return the standard deviation of that noise."""
-        return self.noise_scale(sizes) * (2**0.5 if self.law == "laplace" else 1.0)
+        return self.noise_scale(sizes) * law_named(self.law).std
 
     def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
         """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""
         if self.scale.centre:
             gradients = gradients - self.scale.centre
-        if self.clip is None:
-            return gradients
-        return normalise_rows(gradients, self.clip) if self.rule == "normalise" else clip_rows(gradients, self.clip)
+        return gradients if self.clip is None else rule_named(self.rule).clip(gradients, self.clip)
 
 
 def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **how: Any) -> Mechanism:
@@ -107,41 +103,3 @@ def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: flo
     if privacy is None:
         return Mechanism(clip, 0.0, "party", "zero_out", **how)
     return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours, **how)
-
-
-def normalise_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
-    """Scale every vector (last dimension) to l2 norm `norm`; zero, and one with a non-finite entry, become zero.
-
-    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
-    """
-    wide = vectors.to(torch.float64)
-    wide = wide / wide.abs().amax(
-        -1, keepdim=True
-    )  # or the squares of tiny entries would vanish, and the length with them
-    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scaled = wide / length * clip_bound(norm, vectors.dtype)
-    rounded: torch.Tensor = scaled.to(vectors.dtype)
-    return rounded.nan_to_num_(0.0, 0.0, 0.0)
-
-
-def clip_rows(vectors: torch.Tensor, norm: float) -> torch.Tensor:
-    """Scale every vector (last dimension) to l2 norm at most `norm`; one with a non-finite entry becomes zero.
-
-    Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
-    """
-    length = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True, dtype=torch.float64)
-    return divide_clipped(torch.empty_like(vectors).copy_(vectors), length.div_(clip_bound(norm, vectors.dtype)))
-
-
-def clip_bound(norm: float, dtype: torch.dtype) -> float:
-    """Return the length to scale longer vectors to, so that none is longer than `norm` after rounding to `dtype`."""
-    return norm * (1 - _ROOM[dtype])
-
-
-def divide_clipped(vectors: torch.Tensor, excess: torch.Tensor) -> torch.Tensor:
-    """Divide vectors, in place, by `excess`, their length over `clip_bound` in float64, where that exceeds 1.
-
-    The division is in float64 and rounds once. An infinite excess makes zero; every NaN, from a vector or from infinity
-    over infinity, becomes zero.
-    """
-    return vectors.div_(excess.clamp_min_(1.0)).nan_to_num_(0.0, 0.0, 0.0)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Words
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
+from dpvalue.privacy.laws import law_named
 from dpvalue.streams import Purpose, stream
 
 KINDS = ("secure", "fast")
@@ -41,7 +41,7 @@ class NoiseStream:
     Without a piece it draws as many as are asked for.
     """
 
-    def __init__(self, draw: Callable[[Tensor], None], like: Tensor, piece: int | None = None) -> None:
+    def __init__(self, draw: Callable[[Tensor], object], like: Tensor, piece: int | None = None) -> None:
         self._draw, self._piece = draw, piece
         self._left = like.new_empty(0, len(like))
         self._owner = os.getpid()
@@ -79,7 +79,7 @@ class NoiseSource(Protocol):
         Args:
             release: the number.
             like: a vector of the size and on the device of a row.
-            law: "gaussian" or "laplace".
+            law: the name of a law of noise.
             bits: the scale on a grid is 2^bits steps; not used by noise of scale 1.
         """
         ...
@@ -106,7 +106,7 @@ class SecureNoise:
         from randomgen import ChaCha
 
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        sampler = discrete_laplace if law == "laplace" else discrete_gaussian
+        sampler = law_named(law).discrete
 
         def words(count: int) -> Words:
             return generator.integers(0, 2**64, count, dtype=np.uint64)
@@ -130,13 +130,8 @@ class FastNoise:
         generator = torch.Generator(like.device)
         generator.manual_seed(int(stream(self._seed, self._purpose, release).integers(2**62)))
 
-        def draw(out: Tensor) -> None:
-            if law == "laplace":  # the difference of two exponential variables
-                out.exponential_(generator=generator).sub_(torch.empty_like(out).exponential_(generator=generator))
-            else:
-                out.normal_(generator=generator)
-
-        return NoiseStream(draw, like, piece_rows(len(like), like.device))
+        fill = law_named(law).fill
+        return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
 
 
 def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:

@@ -1,4 +1,6 @@
-"""What a party contributes at a model, before noise: its clipped gradient. Never leaves the engine without noise.
+"""What a party contributes at a model: its clipped gradient, which leaves the engine through `release` alone.
+
+`Contributions.release` is the one place where noise is added, whatever the schedule, the model and the kind of noise.
 
 Parties are batched with others of about their size, and those with many rows are cut into slices: what they take is
 proportional to their rows. How is a function of the public sizes.
@@ -9,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,13 +20,16 @@ from torch import Tensor
 from dpvalue.arrays import Ints
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.base import Engine
+from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear, Model
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing.factored import FactoredRows
+from dpvalue.privacy.noise import NoiseSource, NoiseStream
+from dpvalue.releasing.factored import FactoredRows, OuterProducts
 from dpvalue.releasing.people import People
 
 _SLICE_NUMBERS = 2**21
+Clipped = TypeVar("Clipped", Tensor, OuterProducts)
 Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
 
@@ -171,18 +177,43 @@ class Contributions:
             found[some] = part
         return found
 
-    def noise(self, drawn: Tensor, who: Tensor) -> Tensor:
-        """Turn rows of drawn noise (..., d) into the noise of releases of the parties who (...), in place.
+    def streams(
+        self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
+    ) -> list[NoiseStream]:
+        """Return a stream of noise for each of the rounds or walks of these numbers; none without privacy."""
+        if not self.mechanism.noise_multiplier:
+            return []
+        bits = 0 if grid is None else grid.bits
+        return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
+
+    def noise(self, streams: list[NoiseStream], who: Tensor, like: Tensor) -> Tensor:
+        """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.
 
         Noise of scale 1 is multiplied by the scale of each party; noise on a grid is in steps already.
         """
+        shape = (*who.shape, len(like))
+        if not streams:
+            return like.new_zeros(shape)
+        drawn = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
+        for stream, rows in zip(streams, drawn, strict=True):
+            stream.fill(rows)
         return drawn if self._on_grid else drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
 
-    def release(self, clipped: Tensor, noise: Tensor | None, who: Tensor, grid: Grid | None) -> Tensor:
+    def release(self, clipped: Clipped, noise: Tensor | None, who: Tensor, grid: Grid | None) -> Clipped:
         """Return what the parties who (b,) release: clipped contributions plus noise, read on the public scale.
 
-        On a grid whole numbers are added, exactly, before anything is multiplied.
+        On a grid whole numbers are added, exactly, before anything is multiplied. Outer products are added to the noise
+        where it lies, which becomes the release, and returned for a walk to follow together with the noise.
+
+        Formal guarantee: with privacy, nothing is returned without noise; a release is as private as the law of the
+        noise says of contributions that move by the mechanism's sensitivity.
         """
+        if noise is None and self.mechanism.noise_multiplier:
+            raise DpvalueError("noise must be given: a contribution does not leave without it")
+        if isinstance(clipped, OuterProducts):
+            if noise is not None:
+                clipped.add_to(noise)
+            return clipped
         noisy = clipped if noise is None else clipped + noise
         if grid is not None:
             units = self.units[who].clamp_min(1) if self.mechanism.per_unit else torch.ones_like(who)

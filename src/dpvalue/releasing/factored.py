@@ -20,7 +20,21 @@ from torch import Tensor
 
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.models import Linear
-from dpvalue.privacy.mechanism import Mechanism, clip_bound, divide_clipped
+from dpvalue.privacy.clipping import clip_bound, divide_clipped
+from dpvalue.privacy.mechanism import Mechanism
+
+
+@dataclass(frozen=True)
+class OuterProducts:
+    """Vectors (..., o (f + 1)) that are coefficients (..., o) times rows (..., f + 1)."""
+
+    coefficients: Tensor
+    x: Tensor
+
+    def add_to(self, others: Tensor) -> Tensor:
+        """Add them to other vectors, in place; return those."""
+        others.unflatten(-1, (-1, self.x.shape[-1])).addcmul_(self.coefficients.unsqueeze(-1), self.x.unsqueeze(-2))
+        return others
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,8 @@ class FactoredRows:
             products=products.permute(1, 2, 0).contiguous().unsqueeze(-1),
         )
 
-    def coefficients(self, theta: Tensor, stretch: Stretch) -> Tensor:
-        """Walk a stretch from the models theta (walks, d); return the coefficients (walks, positions, o)."""
+    def clipped_gradients(self, theta: Tensor, stretch: Stretch) -> OuterProducts:
+        """Walk a stretch from the models theta (walks, d); return the clipped gradients (walks, positions, d)."""
         matrices = theta.unflatten(1, (self._model.width, -1))
         with torch.inference_mode():  # the operations below are so small that autograd's book-keeping shows
             outputs = (stretch.x @ matrices.transpose(1, 2)).transpose(0, 1).add(stretch.outputs)
@@ -92,7 +106,7 @@ class FactoredRows:
                 found.append(self._at(at, y, lengths))
                 outputs[p:].addcmul_(products[p:], found[-1])
             coefficients = torch.stack(found, dim=1)
-        return coefficients.clone()
+        return OuterProducts(coefficients.clone(), stretch.x)
 
     def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
         """The coefficients (walks, o) whose products with the rows are clipped gradients, at these outputs."""
@@ -101,9 +115,3 @@ class FactoredRows:
             return residuals
         length = torch.linalg.vector_norm(residuals, dim=-1, keepdim=True, dtype=torch.float64)
         return divide_clipped(residuals, length.mul_(lengths))
-
-
-def add_outer(to: Tensor, coefficients: Tensor, x: Tensor) -> Tensor:
-    """Add the outer products of coefficients (..., o) and rows (..., f + 1) to a tensor (..., o (f + 1)), in place."""
-    to.unflatten(-1, (coefficients.shape[-1], -1)).addcmul_(coefficients.unsqueeze(-1), x.unsqueeze(-2))
-    return to

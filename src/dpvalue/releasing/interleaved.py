@@ -22,10 +22,9 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.graphs import Graph
 from dpvalue.engine.walks import Walker
-from dpvalue.privacy.noise import NoiseSource, NoiseStream, piece_rows
+from dpvalue.privacy.noise import NoiseSource, piece_rows
 from dpvalue.progress import Progress
 from dpvalue.releasing.contributions import Contributions, Witness, nobody
-from dpvalue.releasing.factored import add_outer
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import Purpose, permutations
 
@@ -94,9 +93,10 @@ class InterleavedReleases:
         walks = len(orders)
         theta = self._initial_models(start, walks)
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
-        streams = self._streams(start, walks)
+        initial, grid = self.walker.initial, self.contributions.grid()
+        streams = self.contributions.streams(self.noise, range(start, start + walks), initial, grid)
         pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(), dim=1)
-        drawn = self.walker.engine.ahead(lambda who: self._noise(streams, who), pieces)
+        drawn = self.walker.engine.ahead(lambda who: self.contributions.noise(streams, who, initial), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
@@ -110,24 +110,6 @@ class InterleavedReleases:
                 utilities.append(evaluate(models.flatten(0, 1)).view(models.shape[:2]))
         history.close_block(walks)
         return None if evaluate is None else torch.cat(utilities, dim=1).diff(dim=1).cpu().numpy()
-
-    def _streams(self, start: int, walks: int) -> list[NoiseStream]:
-        """A stream of noise for each walk; none without privacy."""
-        if not self.contributions.mechanism.noise_multiplier:
-            return []
-        grid, law = self.contributions.grid(), self.contributions.mechanism.law
-        bits = 0 if grid is None else grid.bits
-        return [self.noise.stream(start + t, self.walker.initial, law, bits) for t in range(walks)]
-
-    def _noise(self, streams: list[NoiseStream], who: Tensor) -> Tensor:
-        """The noise of the releases at some positions (walks, positions, d), drawn along each walk from its stream."""
-        shape = (*who.shape, self.walker.model.size)
-        if not streams:
-            return self.walker.initial.new_zeros(shape)
-        drawn = self.walker.initial.new_empty(shape, dtype=torch.float64 if self.noise.on_grid else None)
-        for stream, walk in zip(streams, drawn, strict=True):
-            stream.fill(walk)
-        return self.contributions.noise(drawn, who)
 
     def _steps(self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool) -> Tensor:
         """Walk the positions of `who`; return the models (walks, positions, d) after each, or only after the last.
@@ -161,12 +143,12 @@ class InterleavedReleases:
         room = history.scratch(noise)
         moves = torch.mul(history.combine(noise, who, own, room), -self.walker.learning_rate, out=room)
         known = self.contributions.factored.prepare(who, moves, reach)
-        coefficients = self.contributions.factored.coefficients(theta, known)
-        add_outer(noise, coefficients, known.x)
+        clipped = self.contributions.factored.clipped_gradients(theta, known)
+        released = self.contributions.release(clipped, noise, who, None)
         if whole:
-            moved, steps = known.moved, add_outer(torch.zeros_like(noise), coefficients, known.x).cumsum_(1)
+            moved, steps = known.moved, released.add_to(torch.zeros_like(noise)).cumsum_(1)
         else:
-            moved, steps = known.moved[:, -1:], (coefficients.transpose(1, 2) @ known.x).flatten(1)[:, None]
+            moved, steps = known.moved[:, -1:], (released.coefficients.mT @ released.x).flatten(1)[:, None]
         return steps.mul_(reach[:, None, None]).add_(moved).add_(theta[:, None])
 
 

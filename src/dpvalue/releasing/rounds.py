@@ -29,11 +29,8 @@ def release_round(
     Without a grid, noise is drawn in the type of the model.
     """
     everyone = torch.arange(len(clipped), device=clipped.device)
-    noise = None
-    if contributions.mechanism.noise_multiplier:
-        stream = source.stream(number, model, contributions.mechanism.law, 0 if grid is None else grid.bits)
-        dtype = model.dtype if grid is None else torch.float64
-        noise = contributions.noise(stream.fill(model.new_empty(clipped.shape, dtype=dtype)), everyone)
+    streams = contributions.streams(source, [number], model, grid)
+    noise = contributions.noise(streams, everyone[None], model)[0] if streams else None
     return contributions.release(clipped, noise, everyone, grid)
 
 

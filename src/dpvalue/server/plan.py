@@ -20,6 +20,7 @@ from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
+from dpvalue.privacy.laws import law_named
 from dpvalue.server.costs import costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Plan
 from dpvalue.server.run import Prepared, open_setting
@@ -90,14 +91,14 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
-    if schedule.kind == "replay" and (fixed is not None or "gaussian" not in privacy.laws):
+    if schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
     both = _mechanisms(settings, privacy, releases, n)
     possible = [one for one in both.values() if one is not None]
     if not possible:
         raise no_laplace(settings, privacy)
-    is_open = len(possible) > 1 or (settings.free_projection and "gaussian" in privacy.laws)
+    is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None)
     spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
     ceilings = _ceilings(privacy, epsilon, both)
@@ -107,7 +108,7 @@ def _without_data(
     width = None if is_open else parameters
     if fixed is not None:
         width = fixed.m
-    elif spent is not None and spent.law == "laplace":
+    elif spent is not None and law_named(spent.law).scalar:
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
@@ -199,8 +200,8 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
-        count = releases if law == "gaussian" else 1
-        if law == "gaussian" or (one_release and not many):
+        count = 1 if law_named(law).scalar else releases
+        if not law_named(law).scalar or (one_release and not many):
             found[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return found
 

@@ -15,6 +15,7 @@ from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
+from dpvalue.privacy.laws import law_named
 from dpvalue.progress import Progress, reporting
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
@@ -138,12 +139,12 @@ class Result:
 
     def _fresh_noise(self, draws: int) -> Iterator[Floats]:
         """Yield noise of variance 1, of the law and shape of the table's."""
-        shape = tuple(self.table.rows.shape)
-        if self.guarantee.law != "laplace":
-            yield from (stream(self.table.seed, Purpose.RENOISE, draw).standard_normal(shape) for draw in range(draws))
+        law, shape, seed = law_named(self.guarantee.law), tuple(self.table.rows.shape), self.table.seed
+        if not law.scalar:
+            yield from (law.numbers(stream(seed, Purpose.RENOISE, draw), shape) / law.std for draw in range(draws))
             return
-        # Its tails are heavy: the spread of 20 draws would be off by a quarter, so it is made exact for each party.
-        drawn = stream(self.table.seed, Purpose.RENOISE).laplace(size=(draws, *shape))
+        # Tails may be heavy: the spread of 20 Laplace draws would be off by a quarter, so it is made exact.
+        drawn = law.numbers(stream(seed, Purpose.RENOISE), (draws, *shape))
         yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
 
     def frame(self, noise: bool = False, draws: int = 20, progress: bool | Progress = False) -> pandas.DataFrame:
