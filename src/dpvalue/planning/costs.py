@@ -6,6 +6,7 @@ noise, the walks until the tolerance is met, the walks behind `noise_std`, curve
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -32,6 +33,7 @@ from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096
 _TRIAL_WALKS, _SEQUENTIAL_STAND_INS = 16, 32
+_TIMES = 3  # the best counts: the machine may be busy with something else
 _CELL = 2e-6, 48.0  # seconds and bytes that reading and encoding a cell takes: text, numbers, tensors and their copies
 _PARTY_BYTES = 6000  # coalitions of curves, marginals, names and lines of the report
 _PARTY_SECONDS = 1e-4  # the same in seconds: mostly the report
@@ -162,12 +164,15 @@ class _Trial:
         walker = self._walker(few)
         walker.marginals(self._evaluate, table, orders[:1])
 
-        began = time.perf_counter()
+        walked = min(_timed(lambda: walker.marginals(self._evaluate, table, orders)) for _ in range(_TIMES))
         marginals = walker.marginals(self._evaluate, table, orders)
-        walked = (time.perf_counter() - began) * self._at.n / few
-        estimator.add(orders, marginals)  # a few calls for each walk, however many parties there are
-        each = (walked + time.perf_counter() - began - walked * few / self._at.n) / LEAST_WALKS
-        return each, min(most, walks_needed(estimator, self._choice.schedule.tolerance))
+        added = _timed(lambda: estimator.add(orders, marginals))  # a few calls a walk, however many parties there are
+        each = (walked * self._at.n / few + added) / LEAST_WALKS
+        # The largest error is that of the largest row; of more rows with noise it is larger, as the logarithm of their
+        # number (Laplace), or as its root.
+        tail = (math.log(self._at.n) / math.log(few)) ** (2 if self._choice.door.law == "laplace" else 1)
+        needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
+        return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS)))
 
     def _table(self, count: int) -> Tensor:
         """Rows of a table like the final one: clipped contributions of public rows, read after noise."""
