@@ -6,6 +6,7 @@ until the tolerance is met, the walks behind `noise_std`, curves and report.
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
 from dpvalue.planning.choice import Choice, Setting
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.interleaved import InterleavedReleases
@@ -33,6 +35,7 @@ from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096
 _TRIAL_WALKS, _SEQUENTIAL_STAND_INS = 16, 32
+_TIMES = 3  # the best counts: the machine may be busy with something else
 _CELL = 2e-6, 48.0  # seconds and bytes that reading and encoding a cell takes: text, numbers, tensors and their copies
 _PARTY_BYTES = 6000  # coalitions of curves, marginals, names and lines of the report
 _PARTY_SECONDS = 1e-4  # the same in seconds: mostly the report
@@ -163,12 +166,15 @@ class _Trial:
         game = TableGame(self._walker(few), self._evaluate, table)
         game.walk(orders[:1])
 
-        began = time.perf_counter()
+        walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))
         marginals = game.walk(orders)
-        walked = (time.perf_counter() - began) * self._at.n / few
-        estimator.add(orders, marginals)  # a few calls for each walk, however many parties there are
-        each = (walked + time.perf_counter() - began - walked * few / self._at.n) / LEAST_WALKS
-        return each, min(most, walks_needed(estimator, self._choice.schedule.tolerance))
+        added = _timed(lambda: estimator.add(orders, marginals))  # a few calls a walk, however many parties there are
+        each = (walked * self._at.n / few + added) / LEAST_WALKS
+        # The largest error is that of the largest row; of more rows with noise it is larger, as the logarithm of their
+        # number (Laplace), or as its root.
+        tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.door.law).pure else 1)
+        needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
+        return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS)))
 
     def _table(self, count: int) -> Tensor:
         """Rows of a table like the final one: clipped contributions of public rows, read after noise."""
@@ -180,8 +186,8 @@ class _Trial:
         clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
         scale = mixed * door.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
-        draw = self._generator.laplace if door.law == "laplace" else self._generator.normal
-        noise = torch.from_numpy(draw(0.0, scale, tuple(clipped.shape))).to(clipped)
+        drawn = law_named(door.law).numbers(self._generator, tuple(clipped.shape))
+        noise = torch.from_numpy(scale * drawn).to(clipped)
         return door.scale.read(clipped + noise).to(choice.initial)
 
 
