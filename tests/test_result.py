@@ -17,7 +17,8 @@ import dpvalue as dpv
 from dpvalue import streams
 from dpvalue.archive import as_text, digest
 from dpvalue.privacy.noise import FastNoise
-from dpvalue.releasing import interleaved, rounds
+from dpvalue.releasing import interleaved
+from dpvalue.server import rounds
 from dpvalue.valuation.saved import FILE
 
 from .data import Arrays, classification

@@ -12,6 +12,8 @@ from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.planning import detection
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy import Guarantee, Ledger, Privacy
+from dpvalue.releasing.job import Job, Release, Request
+from dpvalue.releasing.party import Party
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server import baselines
@@ -26,8 +28,8 @@ from dpvalue.valuation.table import Table
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "DpvalueError", "Engine", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties",
-    "Plan", "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Settings", "Table", "Utility",
-    "audit", "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy",
-    "release", "semivalue", "tasks", "value",
+    "Audit", "BudgetExceeded", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local", "MembershipAttack",
+    "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request", "Result", "Schedule",
+    "Semivalue", "Settings", "Table", "Utility", "audit", "baselines", "detection", "diagnostics", "games", "load",
+    "membership_attack", "plan", "privacy", "release", "semivalue", "tasks", "value",
 ]  # fmt: skip

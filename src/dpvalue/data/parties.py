@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -49,6 +49,7 @@ class Parties:
     groups: Any = None
     persons: Any = None
     person_column: str | None = None
+    least: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
@@ -57,8 +58,8 @@ class Parties:
             if found != rows:
                 each = "one per row of features" if given is self.y else "one label per row"
                 raise DpvalueError(f"{name} must be {each} ({rows}), got {found}")
-        if self.n < 2:
-            raise DpvalueError(f"parties must number at least 2, got {self.n}")
+        if self.n < self.least:
+            raise DpvalueError(f"parties must number at least {self.least}, got {self.n}")
 
     def __repr__(self) -> str:
         return f"Parties({self.n} parties)"

@@ -143,6 +143,10 @@ class Ledger:
             _keep(Path(head), f"0:{_start(terms)}")
         return cls(path, purpose, head)
 
+    def under(self, purpose: str) -> Ledger:
+        """Return the same ledger with slots of another name, under the same budget."""
+        return Ledger(self.path, purpose, self._head_file)
+
     @property
     def budget(self) -> Privacy:
         """What may be spent in all."""

@@ -73,7 +73,7 @@ class NoiseSource(Protocol):
 
     on_grid: bool
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
         """Return the stream of the release with this number.
 
         Args:
@@ -81,6 +81,7 @@ class NoiseSource(Protocol):
             like: a vector of the size and on the device of a row.
             law: the name of a law of noise.
             bits: the scale on a grid is 2^bits steps; not used by noise of scale 1.
+            party: the number of a party with a stream of its own; None for a stream of rows of several.
         """
         ...
 
@@ -101,7 +102,7 @@ class SecureNoise:
             message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
         from randomgen import ChaCha
 
@@ -118,20 +119,37 @@ class SecureNoise:
 
 
 class FastNoise:
-    """Every stream is derived from (seed, purpose, release): repeatable, and removable by whoever knows the seed."""
+    """Every stream is derived from (seed, purpose, release, party): whoever knows the seed can repeat and remove it."""
 
     on_grid = False
 
     def __init__(self, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> None:
         self._seed, self._purpose = seed, purpose
+        self._bases: dict[int, int] = {}
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
-        """Return the stream of (seed, purpose, release): the same numbers each time, on one kind of device."""
+    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
+        """Return the stream of (seed, purpose, release, party): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
-        generator.manual_seed(int(stream(self._seed, self._purpose, release).integers(2**62)))
-
+        generator.manual_seed(_mixed(self._base(release), party))
         fill = law_named(law).fill
-        return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
+        # A party's stream is its row; a stream of many rows is drawn in pieces, so that nothing depends on the cut.
+        piece = piece_rows(len(like), like.device) if party is None else None
+        return NoiseStream(lambda out: fill(out, generator), like, piece)
+
+    def _base(self, release: int) -> int:
+        if release not in self._bases:
+            self._bases[release] = int(stream(self._seed, self._purpose, release).integers(2**62))
+        return self._bases[release]
+
+
+def _mixed(base: int, party: int | None) -> int:
+    """A seed for a party's stream, from that of the release: its bits are mixed (splitmix64), as numbers are near."""
+    if party is None:
+        return base
+    mixed = (base + (party + 1) * 0x9E3779B97F4A7C15) % 2**64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
+    return (mixed ^ mixed >> 31) % 2**62
 
 
 def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:

@@ -178,13 +178,13 @@ class Contributions:
         return found
 
     def streams(
-        self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
+        self, source: NoiseSource, slots: Iterable[tuple[int, int | None]], like: Tensor, grid: Grid | None
     ) -> list[NoiseStream]:
-        """Return a stream of noise for each of the rounds or walks of these numbers; none without privacy."""
+        """Return a stream of noise for each round or walk, and maybe party, of these numbers; none without privacy."""
         if not self.mechanism.noise_multiplier:
             return []
         bits = 0 if grid is None else grid.bits
-        return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
+        return [source.stream(number, like, self.mechanism.law, bits, party) for number, party in slots]
 
     def noise(self, streams: list[NoiseStream], who: Tensor, like: Tensor) -> Tensor:
         """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.

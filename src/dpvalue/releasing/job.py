@@ -7,7 +7,7 @@ how. All of it is public. A request asks for one round, at some models. A releas
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -22,10 +22,9 @@ from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import KINDS, Model, ModelFactory, build_model, projected
 from dpvalue.privacy.budget import Privacy
-from dpvalue.privacy.grid import Grid
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
-from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
 from dpvalue.stored import build, fields
 
 _FLOATS = ("float32", "float64")
@@ -198,19 +197,17 @@ class Request(_Crossing):
         if self.shares is not None and self.shares.shape != self.points.shape[:1]:
             raise DpvalueError(f"shares must be one for each of {len(self.points)} points")
 
-    @property
-    def probes(self) -> int:
-        """How many clipped gradients are added up."""
-        return 1 if self.shares is not None else len(self.points)
+    def to(self, like: Tensor) -> Request:
+        """Return the same request, in the type and on the device of a tensor."""
+        return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
 
-    def clipped(self, contributions: Contributions, grid: Grid | None) -> Tensor:
-        """Return what one party contributes (1, size): on a grid a sum in whole steps, else a mean in float64."""
-        nobody_else = torch.zeros(1, dtype=torch.int64, device=self.points.device)
+    @property
+    def asked(self) -> Asked:
+        """The question, to one party."""
         if self.shares is not None:
-            return contributions.along(self.points, self.shares, nobody_else, grid)
-        total = contributions.at(self.points, nobody_else.expand(len(self.points)), grid)
-        total = total.to(torch.float64).sum(0, keepdim=True)
-        return total / len(self.points) if grid is None else total
+            return AtPoints(self.points, self.shares)
+        nobody_else = torch.zeros(len(self.points), dtype=torch.int64, device=self.points.device)
+        return OnWalks(len(self.points), lambda: iter([(nobody_else, self.points)]))
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""

@@ -20,6 +20,7 @@ from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.party import charge_of
 from dpvalue.valuation.estimates import FIELDS, Estimate
 
 
@@ -85,14 +86,7 @@ def charging(
 ) -> Charging:
     """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
     spent, door = choice.spent, contributions.mechanism
-    charge = Charge(
-        law=door.law,
-        noise_multiplier=door.noise_multiplier,
-        releases=spent.parties_per_person,
-        sensitivity=float(door.sensitivity(contributions.units.cpu()).max()),
-        unit=door.unit,
-        neighbours=door.neighbours,
-    )
+    charge = charge_of(contributions, spent.parties_per_person)
     facts = {
         **others,
         "model": choice.model.digest(),

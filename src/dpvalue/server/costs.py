@@ -24,10 +24,12 @@ from dpvalue.engine.walks import Walker
 from dpvalue.planning.choice import Choice, Setting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import silent
+from dpvalue.releasing.asking import Answering, AtPoints
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.interleaved import InterleavedReleases
-from dpvalue.releasing.rounds import RoundReleases
 from dpvalue.releasing.schedule import LEAST_WALKS
+from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.replay import TableGame
@@ -127,19 +129,19 @@ class _Trial:
         """Return the seconds that the releases of all parties take, made in rounds."""
         contributions, times = self._contributions(_STAND_INS)
         rounds, probes = self._choice.schedule.shape(self._at.settings.permutations)
-        releases = RoundReleases(
+        keys = np.arange(contributions.n)
+        answering = Answering(contributions, self._noise, keys, self._choice.initial)
+        asking = Rounds(
             walker=self._walker(contributions.n),
-            contributions=contributions,
-            noise=self._noise,
+            parties=contributions.n,
             seed=self._at.settings.seed,
             rounds=rounds,
             probes=probes,
-            points=self._choice.points,
-            shares=self._choice.shares,
-            deliver=lambda number, table, make: make(),
+            start=AtPoints(self._choice.points, self._choice.shares),
+            ask=lambda number, table, asked: answering.answer(number, asked),
         )
-        releases.run(_silent)  # the first time is slower
-        return times * _timed(lambda: releases.run(_silent))
+        asking.run(silent)  # the first time is slower
+        return times * _timed(lambda: asking.run(silent))
 
     def interleaved(self) -> float:
         """Return the seconds that a schedule of the paper takes, releases and values together."""
@@ -155,7 +157,7 @@ class _Trial:
             schedule=schedule,
             permutations=walks,
         )
-        return times * most / walks * _timed(lambda: trial.run(_silent, self._evaluate, estimator.add))
+        return times * most / walks * _timed(lambda: trial.run(silent, self._evaluate, estimator.add))
 
     def walk(self, most: int) -> tuple[float, int]:
         """Return the seconds of one walk of all parties over the final table, and how many walks meet the tolerance."""
@@ -212,7 +214,3 @@ def _timed(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Report nothing."""

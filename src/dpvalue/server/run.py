@@ -9,8 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from dpvalue.archive import digest
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
@@ -27,13 +29,15 @@ from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Progress
+from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, nobody
 from dpvalue.releasing.interleaved import InterleavedReleases
+from dpvalue.releasing.job import Job
 from dpvalue.releasing.projection import Projection
-from dpvalue.releasing.rounds import RoundReleases
 from dpvalue.server.charging import Charging, charging
-from dpvalue.streams import replay_seed, replay_seed_of_rows
+from dpvalue.server.rounds import Rounds
+from dpvalue.streams import party_key, replay_seed, replay_seed_of_rows
 from dpvalue.valuation.estimates import Estimate, Estimator
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
@@ -64,7 +68,7 @@ class Run:
     def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
         """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
 
-        Formal guarantee: reads the parties' data only through `InterleavedReleases` or `RoundReleases`.
+        Formal guarantee: reads the parties' data only through `InterleavedReleases` or `Answering.answer`.
         """
         settings, schedule = self.settings, self.choice.schedule
         valued = settings.permutations - schedule.first_valued(settings.permutations)
@@ -79,23 +83,18 @@ class Run:
             rounds, probes = schedule.shape(settings.permutations)
             for count in {1, probes if rounds > 1 else 1}:
                 self.contributions.grid(count)  # raises for sums that would not be exact, before anything is charged
-            deliver = _made_now
             if self.charging is not None:
                 self.charging.keeper.require_room(rounds, self.charging.charge)
-                deliver = self.charging.round
-            releases = RoundReleases(
+            asking = Rounds(
                 walker=self.walker,
-                contributions=self.contributions,
-                noise=self.noise,
+                parties=self.contributions.n,
                 seed=settings.seed,
                 rounds=rounds,
                 probes=probes,
-                points=self.choice.points,
-                shares=self.choice.shares,
-                deliver=deliver,
-                witness=self.witness,
+                start=AtPoints(self.choice.points, self.choice.shares),
+                ask=self._ask,
             )
-            rows = releases.run(progress, partial(self._value_round, add, probes) if kinds else None)
+            rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
             return self._table(rows), {name: one.estimate for name, one in estimators.items()}
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
@@ -108,6 +107,19 @@ class Run:
             weights = {name: one.weights for name, one in estimators.items()}
             rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
         return self._table(rows), estimates
+
+    @property
+    def answering(self) -> Answering:
+        """All parties in this process, ready to answer together."""
+        keys = np.array([party_key(name) for name in self.names], dtype=np.int64)
+        return Answering(self.contributions, self.noise, keys, self.walker.initial)
+
+    def _ask(self, number: int, table: Tensor, asked: Asked) -> Tensor:
+        """What all parties release in a round: their answer now, or the one that a keeper has."""
+        make = partial(self.answering.answer, number, asked)
+        release = make() if self.charging is None else self.charging.round(number, table, make)
+        self.witness(torch.arange(len(release), device=release.device), release)
+        return release
 
     def walks(self) -> InterleavedReleases:
         """Return the walks and releases of a paper schedule, to be run."""
@@ -180,6 +192,28 @@ class Prepared:
         """The public numbers of rows and of protected units of each party."""
         return self.at.sizes, self.at.units
 
+    @property
+    def job(self) -> Job:
+        """What parties are asked, for schedules of rounds under differential privacy."""
+        settings, choice, public = self.at.settings, self.choice, self.at.public
+        if settings.privacy is None or not choice.schedule.in_rounds:
+            raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
+        judged = {"metric": str(public.metric), "l2": public.l2}
+        return Job(
+            encoding=self.encoding,
+            model=settings.model,
+            model_digest=self.at.model.digest(),
+            origin=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
+            basis=None if choice.basis is None else choice.basis.vectors.cpu(),
+            mechanism=choice.door,
+            rounds=choice.releases,
+            privacy=settings.privacy,
+            noise=settings.noise,
+            seed=settings.seed if settings.noise == "fast" else None,
+            utility=digest(judged, {"x": public.x, "y": public.y}),
+            dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
+        )
+
     def keeping(self, checkpoint: Path) -> Prepared:
         """Return the same with releases that a folder keeps as they are made."""
         return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
@@ -234,11 +268,6 @@ def announce(prepared: Prepared) -> None:
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
     )  # fmt: skip
-
-
-def _made_now(number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
-    """Deliver a release without a ledger."""
-    return make()
 
 
 def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Setting, Encoding]:

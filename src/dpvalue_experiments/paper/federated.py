@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.errors import DpvalueError
-from dpvalue.releasing.rounds import release_round
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.run import Run
 from dpvalue.streams import Purpose, permutations
@@ -91,7 +90,7 @@ def _release(run: Run, number: int, theta: Tensor, everyone: Tensor) -> Tensor:
     """What all parties release in a round (n, d)."""
     grid = run.contributions.grid()
     clipped = run.contributions.at(theta.expand(len(everyone), -1), everyone, grid)
-    release = release_round(run.contributions, run.noise, number, clipped, grid, theta).to(theta.dtype)
+    release = run.answering.release(number, clipped, grid)
     run.witness(everyone, release)
     return release
 

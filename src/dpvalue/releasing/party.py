@@ -1,0 +1,138 @@
+"""A party at home: its rows, its ledger, its noise. `Party.answer` is all that it does for others.
+
+Everything here runs where the rows are. What it takes from outside is a job and a request, both public and both
+untrusted; what it hands out is a release.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from dpvalue.arrays import Ints
+from dpvalue.data.parties import Parties
+from dpvalue.data.raw import row_count
+from dpvalue.engine.base import Engine
+from dpvalue.engine.local import DTYPES, Local
+from dpvalue.errors import DpvalueError
+from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.noise import noise_source
+from dpvalue.releasing.asking import Answering
+from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.job import Job, Release, Request
+from dpvalue.streams import party_key
+
+_ROUNDING = 1 - 1e-9
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class _Alone(Parties):
+    """The rows of one party."""
+
+    name: str = ""
+    least: ClassVar[int] = 1
+
+    @cached_property
+    def _members(self) -> tuple[tuple[str | int, ...], Ints]:
+        """One party, also where it has no row."""
+        return (self.name,), np.zeros(row_count(self.X, "the party's features"), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class Party:
+    """One party, where its rows are.
+
+    Formal guarantee: all that leaves it through `answer` is (epsilon, delta)-DP as the job's `privacy` says, for one
+    run of all rounds of the job, whatever the server asks: its requests may depend on earlier releases of anybody. With
+    a ledger, all jobs together stay within its budget, and the same request gets the same bytes.
+
+    Args:
+        name: as the server knows it.
+        X: its features, one row a record, in any form that `dpvalue.value` takes.
+        y: its labels.
+        persons: an id per row, for unit "person".
+        person_column: what the ids are called, for a ledger that is bound to them.
+        ledger: where releases are charged and kept.
+        engine: where to compute.
+    """
+
+    name: str
+    X: Any
+    y: Any
+    persons: Any = None
+    person_column: str | None = None
+    ledger: Ledger | None = None
+    engine: Engine = field(default_factory=Local)
+
+    def __repr__(self) -> str:
+        return f"Party({self.name!r})"
+
+    def answer(self, job: Job, request: Request) -> Release:
+        """Return the release that a request asks for; raises for reasons that do not depend on rows."""
+        require_answerable(job, request)
+        groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
+        rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
+        with self.engine.threading():
+            contributions = behind(job, rows, self.engine)
+            device = self.engine.torch_device
+            like = torch.zeros(job.size, dtype=DTYPES[job.dtype], device=device)
+            key = np.array([party_key(self.name)])
+            answering = Answering(contributions, noise_source(job.noise, job.seed or 0), key, like)
+
+            def make() -> bytes:
+                numbers = answering.answer(request.round, request.to(like).asked)[0].cpu()
+                units = int(contributions.units[0])
+                return Release(job.digest, request.digest, request.round, self.name, units, numbers).to_bytes()
+
+            if self.ledger is None:
+                return Release.from_bytes(make())
+            charge = charge_of(contributions)
+            ledger = self.ledger.under(job.digest)
+            ledger.require_for(rows.holding, job.privacy)
+            ledger.require_room(job.rounds, charge)
+            return Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+
+
+def require_answerable(job: Job, request: Request) -> None:
+    """Raise unless a request is one of the job, and the job's noise is what its budget needs."""
+    if request.job != job.digest:
+        raise DpvalueError("the request is not of this job: its digest differs")
+    if request.round >= job.rounds:
+        raise DpvalueError(f"round must be below the job's number of rounds, {job.rounds}, got {request.round}")
+    if request.points.shape[1] != job.size:
+        raise DpvalueError(f"points must have {job.size} numbers each, as the job says, got {request.points.shape[1]}")
+    if job.privacy.accounting != "composition":
+        raise DpvalueError("accounting must be 'composition': it counts every release")
+    if job.mechanism.clip is None:
+        raise DpvalueError("mechanism.clip must be given: without it nothing is bounded")
+    needed = job.privacy.noise_multiplier(job.rounds, 1, job.mechanism.law)
+    if not job.mechanism.noise_multiplier >= needed * _ROUNDING:
+        raise DpvalueError(
+            f"the job's noise, {job.mechanism.noise_multiplier:.4g} sensitivities, is less than the {needed:.4g} that "
+            f"its budget needs for {job.rounds} round(s)"
+        )
+
+
+def behind(job: Job, rows: Parties, engine: Engine) -> Contributions:
+    """Return rows behind the model and the mechanism of a job; they are handed to nothing else."""
+    device = engine.torch_device
+    encoded = rows.encode(job.encoding, DTYPES[job.dtype], device, job.privacy)
+    return Contributions(job.build(device), encoded, job.mechanism, engine, on_grid=job.noise == "secure")
+
+
+def charge_of(contributions: Contributions, releases: int = 1) -> Charge:
+    """Return what one round costs; `releases` are those that a person takes part in, where several parties hold it."""
+    mechanism = contributions.mechanism
+    return Charge(
+        law=mechanism.law,
+        noise_multiplier=mechanism.noise_multiplier,
+        releases=releases,
+        sensitivity=float(mechanism.sensitivity(contributions.units.cpu()).max()),
+        unit=mechanism.unit,
+        neighbours=mechanism.neighbours,
+    )

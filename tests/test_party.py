@@ -1,0 +1,186 @@
+"""A party's side of its own: alone, by messages, each party releases what it would among all others in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import dpvalue as dpv
+from dpvalue.engine.walks import Walker
+from dpvalue.progress import silent
+from dpvalue.releasing.asking import AtPoints
+from dpvalue.server.rounds import Rounds, ask_each, require_answer
+from dpvalue.server.run import Prepared, prepare
+
+from .data import classification
+
+SIZES = {"north": 1, "south": 40, "east": 7, "west": 0, "centre": 12}
+ENGINE = dpv.Local(device="cpu", dtype="float64")
+
+
+def rows() -> tuple[dict[str, Any], Any]:
+    (X, y), public = classification(60, classes=3, features=4, test=40)
+    cuts = np.cumsum(list(SIZES.values()))
+    own = {}
+    for name, start, stop in zip(SIZES, [0, *cuts[:-1]], cuts, strict=True):
+        persons = [f"{name} {row // 2}" for row in range(start, stop)]
+        own[name] = {"X": X[start:stop], "y": y[start:stop], "persons": persons}
+    return own, public
+
+
+def together(own: dict[str, Any]) -> dpv.Parties:
+    """All rows in one place; a party without rows is there by one without a label."""
+    parts = [pd.DataFrame(part["X"]).assign(y=part["y"], who=part["persons"], site=name) for name, part in own.items()]
+    frame = pd.concat(parts, ignore_index=True)
+    return dpv.Parties(frame[[0, 1, 2, 3]].to_numpy(), frame["y"].to_numpy(), frame["site"], frame["who"], "who")
+
+
+def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
+    settings = dpv.Settings(engine=ENGINE, **{"noise": "fast", "seed": 3, **given})
+    return prepare(dpv.Utility(*public), settings, *together(own).counts(settings.privacy))
+
+
+def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
+    """The table that a server gets which asks each party by a message, in the form of bytes, and reads bytes."""
+    job = dpv.Job.from_bytes(ready.job.to_bytes())
+    names = sorted(parties)
+
+    def answer(name: str) -> Any:
+        def carried(job: dpv.Job, request: dpv.Request) -> dpv.Release:
+            asked = dpv.Request.from_bytes(request.to_bytes())
+            return dpv.Release.from_bytes(parties[name].answer(job, asked).to_bytes())
+
+        return carried
+
+    choice, settings = ready.choice, ready.at.settings
+    count, probes = choice.schedule.shape(settings.permutations)
+    rounds = Rounds(
+        walker=Walker(choice.model, choice.initial, choice.learning_rate, ENGINE),
+        parties=len(names),
+        seed=settings.seed,
+        rounds=count,
+        probes=probes,
+        start=AtPoints(choice.points, choice.shares),
+        ask=ask_each(job, names, [answer(name) for name in names]),
+    )
+    return rounds.run(silent)
+
+
+@pytest.mark.parametrize("unit", ["party", "record", "person"])
+@pytest.mark.parametrize("given", [
+    {}, {"projection": None, "schedule": dpv.Schedule("replay", rounds=3, probes=4)},
+    {"schedule": dpv.Schedule("lagged", rounds=2, probes=5), "permutations": 10},
+    {"projection": dpv.Projection(2, "classes")},
+], ids=["auto", "rounds", "lagged", "classes"])  # fmt: skip
+def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, given: dict[str, Any]) -> None:
+    own, public = rows()
+    own.pop("west")  # in one process a party without rows is not there at all
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit=unit), **given)
+    local = ready.run(together(own)).release(silent)[0]
+    parties = {name: dpv.Party(name, **part, person_column="who", engine=ENGINE) for name, part in own.items()}
+    table = by_messages(ready, parties)
+    assert local.names == tuple(sorted(parties))
+    assert float((table - local.rows).abs().max()) < 1e-12
+    other = dict(own)
+    other["east"] = {**own["east"], "y": (own["east"]["y"] + 1) % 3}
+    moved = by_messages(ready, {name: dpv.Party(name, **part, engine=ENGINE) for name, part in other.items()})
+    changed = (moved - table).abs().amax(1) > 1e-9
+    if ready.choice.releases == 1:  # in later rounds the others are asked at other models
+        assert changed.tolist() == [name == "east" for name in sorted(parties)]
+
+
+def test_secure_noise_has_the_law_of_the_mechanism() -> None:
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
+    job = ready.job
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    party = dpv.Party("south", **own["south"], engine=ENGINE)
+    drawn = torch.stack([party.answer(job, request).numbers for _ in range(300)])[:, 0]
+    expected = float(job.mechanism.noise_std(torch.tensor([40]))[0]) * job.mechanism.scale.gain
+    assert float(drawn.std()) == pytest.approx(expected, rel=0.2)
+    empty = dpv.Party("west", **own["west"], engine=ENGINE)
+    assert bool(empty.answer(job, request).numbers.isfinite().all())  # a party without rows releases noise
+
+
+def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    job = ready.job
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    release = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+    for thing in (job, request, release):
+        thing.save(tmp_path / "file")
+        again = type(thing).load(tmp_path / "file")
+        assert again.to_bytes() == thing.to_bytes()
+        assert again.digest == thing.digest
+        content = (tmp_path / "file").read_bytes()
+        (tmp_path / "file").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        with pytest.raises(dpv.DpvalueError, match=r"altered|truncated"):
+            type(thing).load(tmp_path / "file")
+    with pytest.raises(dpv.DpvalueError, match="of a job, got 1 of a 'request'"):
+        dpv.Job.from_bytes(request.to_bytes())
+    assert str(public[0][0, 0]).encode() not in job.to_bytes()
+
+
+def test_a_party_answers_nothing_but_its_job() -> None:
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    job, party = ready.job, dpv.Party("south", **own["south"], engine=ENGINE)
+    good = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    quiet = replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier / 2))
+    wide = torch.zeros(1, job.size + 1)
+    for asked, request, message in (
+        (job, replace(good, job="other"), "not of this job"),
+        (job, replace(good, round=job.rounds), "round must be below"),
+        (job, replace(good, points=wide, shares=torch.ones(1)), "points must have"),
+        (quiet, replace(good, job=quiet.digest), "is less than the"),
+    ):
+        with pytest.raises(dpv.DpvalueError, match=message):
+            party.answer(asked, request)
+    with pytest.raises(dpv.DpvalueError, match="points must be finite"):
+        replace(good, points=good.points * float("nan"))
+
+
+def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    job = ready.job
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    good = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+    require_answer(good, job, request, "south")
+    for wrong in (
+        replace(good, party="north"), replace(good, round=1), replace(good, request="x"), replace(good, job="x"),
+        replace(good, numbers=good.numbers * float("inf")), replace(good, numbers=torch.zeros(job.size + 1)),
+    ):  # fmt: skip
+        with pytest.raises(dpv.DpvalueError):
+            require_answer(wrong, job, request, "south")
+
+
+def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Path) -> None:
+    own, public = rows()
+    schedule = dpv.Schedule("replay", rounds=2, probes=2)
+    ready = prepared(
+        own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure", schedule=schedule, projection=None
+    )
+    job = ready.job
+    ledger = dpv.Ledger.create(tmp_path / "mine", dpv.Privacy(1.001, unit="record"), "south")
+    party = dpv.Party("south", **own["south"], ledger=ledger, engine=ENGINE)
+    first = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    answer = party.answer(job, first)
+    assert party.answer(job, first).to_bytes() == answer.to_bytes()
+    assert len(ledger.entries()) == 1
+    with pytest.raises(dpv.DpvalueError, match="asked for differently before"):
+        party.answer(job, replace(first, points=first.points + 1))
+    second = dpv.Request(job.digest, 1, torch.zeros(2, job.size))
+    party.answer(job, second)
+    assert ledger.spent == pytest.approx(1.0, abs=2e-3)
+    another = replace(job, utility="another set")
+    with pytest.raises(dpv.BudgetExceeded):
+        party.answer(another, replace(first, job=another.digest))
+    assert len(ledger.entries()) == 2
