@@ -21,6 +21,10 @@ HALF = games.Semivalue("early", lambda n: np.where(np.arange(n) < n // 2, n / (n
 """All weight on coalitions of less than half of the others, the same on each size."""
 
 
+def name_of(semivalue: str | games.Semivalue) -> str:
+    return semivalue if isinstance(semivalue, str) else semivalue.name
+
+
 class Quota(games.Game):
     """Players vote with weights; a coalition that has the quota is worth 1."""
 
@@ -58,9 +62,7 @@ def by_definition(game: games.Game, semivalue: games.Semivalue) -> list[float]:
     return values
 
 
-@pytest.mark.parametrize(
-    "semivalue", [HALF, "shapley", "banzhaf", "beta(4,1)", "loo"], ids=lambda given: getattr(given, "name", given)
-)
+@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf", "beta(4,1)", "loo"], ids=name_of)
 def test_a_game_of_ones_own_is_valued_exactly(semivalue: Any) -> None:
     game = Quota([4, 3, 2, 1, 1, 1], 7)
     found = games.value_game(game, semivalue=semivalue)
@@ -68,7 +70,7 @@ def test_a_game_of_ones_own_is_valued_exactly(semivalue: Any) -> None:
     assert (found.std_errors == 0).all()
 
 
-@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf"], ids=lambda given: getattr(given, "name", given))
+@pytest.mark.parametrize("semivalue", [HALF, "shapley", "banzhaf"], ids=name_of)
 def test_a_game_of_ones_own_is_sampled(semivalue: Any) -> None:
     game = Quota([4, 3, 2, 1, 1, 1], 7)
     exact, found = (games.value_game(game, 6, semivalue, permutations, seed=1) for permutations in (None, 2000))

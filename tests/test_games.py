@@ -139,9 +139,9 @@ def test_an_estimate_is_exact_where_that_is_cheap_and_walks_to_its_tolerance_els
     assert (walked.walks, walked.converged) == (6, False)
     assert walked.estimates["loo"].values.tolist() == [0.0, 0.0, 0.0, 1.0, 1.0]
     many = FunctionGame(lambda players: sum(players) ** 2 / 100, 20)
-    loose, tight = (estimate_values(many, kinds, 2000, tolerance, seed=0) for tolerance in (0.05, 0.02))
+    loose, tight = (estimate_values(many, kinds, 2000, tolerance, seed=0) for tolerance in (0.2, 0.1))
     assert 20 <= loose.walks < tight.walks < 2000
-    for valued, tolerance in ((loose, 0.05), (tight, 0.02)):
+    for valued, tolerance in ((loose, 0.2), (tight, 0.1)):
         shapley = valued.estimates["shapley"]
         assert list(valued.estimates) == ["loo", "shapley"]
         assert valued.converged

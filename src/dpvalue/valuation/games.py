@@ -68,9 +68,10 @@ class FunctionGame(Game):
 
     def worth(self, coalitions: Bools) -> Floats:
         """Return v of each coalition."""
-        different, places = np.unique(coalitions, axis=0, return_inverse=True)
-        worths = [float(self.v(tuple(np.flatnonzero(coalition).tolist()))) for coalition in different]
-        return np.array(worths)[places.reshape(-1)]
+        keys = [coalition.tobytes() for coalition in coalitions]
+        different = dict(zip(keys, coalitions, strict=True))
+        worths = {key: float(self.v(tuple(np.flatnonzero(members).tolist()))) for key, members in different.items()}
+        return np.array([worths[key] for key in keys])
 
 
 class ListedGame(Game):
