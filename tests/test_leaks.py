@@ -52,13 +52,10 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Keys:
 
     def released(self: Contributions, clipped: Any, noise: Tensor | None, who: Tensor, grid: Any) -> Any:
         release(self, clipped, None if noise is None else noise.clone(), who, grid)
-        nothing: Any = (
-            replace(clipped, coefficients=torch.zeros_like(clipped.coefficients))
-            if isinstance(clipped, OuterProducts)
-            else torch.zeros_like(clipped)
-        )
         found.kinds.add(type(clipped))
-        return release(self, nothing, noise, who, grid)
+        if isinstance(clipped, OuterProducts):
+            return release(self, replace(clipped, coefficients=0 * clipped.coefficients), noise, who, grid)
+        return release(self, torch.zeros_like(clipped), noise, who, grid)
 
     monkeypatch.setattr(Contributions, "release", released)
     return found

@@ -95,6 +95,18 @@ def test_a_scale_moves_where_one_number_is_clipped_and_how_it_is_read(rule: str)
     torch.testing.assert_close(scale.read(found), 5 + 3 * found)
 
 
+def test_nothing_is_released_without_noise() -> None:
+    model = Linear(4, 2, "classification", torch.float64, CPU)
+    rows = PublicRows.by_party(np.ones((2, 4)), np.array([0, 1]), np.ones(2, dtype=np.int64), torch.float64, CPU)
+    everyone, engine = torch.arange(2), dpv.Local(dtype="float64")
+    private = Contributions(model, rows, mechanism(dpv.Privacy(), 0.5, 1.0), engine)
+    clipped = private.at(model.initial(0).expand(2, -1), everyone)
+    with pytest.raises(dpv.DpvalueError, match="noise must be given: a contribution does not leave without it"):
+        private.release(clipped, None, everyone, None)
+    free = Contributions(model, rows, mechanism(None, 0.5, 0.0), engine)
+    assert torch.equal(free.release(clipped, None, everyone, None), clipped)
+
+
 def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -> torch.Tensor:
     """What one party with these records sends before noise: the mean over probes, as in a round."""
     torch_dtype = DTYPES[dtype]

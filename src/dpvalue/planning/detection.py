@@ -76,7 +76,7 @@ def is_useful(limit: float) -> bool:
 
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
     """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
-    return law_ceiling("gaussian", mu, neighbours)
+    return _order_kept("gaussian", mu, neighbours)
 
 
 def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
@@ -85,12 +85,7 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     >>> round(laplace_ceiling(1.0), 3)
     0.865
     """
-    return law_ceiling("laplace", epsilon, neighbours)
-
-
-def law_ceiling(law: str, loss: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC from releases of units on their own with noise of a law and this loss."""
-    return float(law_named(law).wins(np.array(_steps(neighbours) * loss), np.ones(()), np.ones(())))
+    return _order_kept("laplace", epsilon, neighbours)
 
 
 def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
@@ -134,6 +129,11 @@ def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, ba
             raise DpvalueError("scales of noise must be all zero or all positive")
         return np.asarray(np.sign(shift) / 2 + 0.5)
     return law_named(law).wins(shift, first, second)
+
+
+def _order_kept(law: str, moved: float, neighbours: str) -> float:
+    """How often noise leaves two units in order that are as far apart as they can be; `moved`: by a step, in scales."""
+    return float(law_named(law).wins(np.array(_steps(neighbours) * moved), np.ones(()), np.ones(())))
 
 
 def _steps(neighbours: str) -> float:

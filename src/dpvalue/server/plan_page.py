@@ -151,7 +151,9 @@ class Plan:
             f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}; by mechanism, "
             "with the advantage it gives an attacker:"
         )
-        for one, most in ((self.laplace, self.laplace_ceiling), (self.gaussian, self.gaussian_ceiling)):
+        other = None if self.spent is None or self.spent.law in ("laplace", "gaussian") else self.spent
+        ceilings = (self.laplace, self.laplace_ceiling), (self.gaussian, self.gaussian_ceiling), (other, None)
+        for one, most in ceilings:
             if one is not None:
                 chosen = self.expected_auc is not None and self.spent is not None and one.law == self.spent.law
                 kind = "pure" if one.mu is None else f"mu = {one.mu:.3g}"
