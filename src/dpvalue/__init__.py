@@ -26,6 +26,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Audit", "BudgetExceeded", "DpvalueError", "Engine", "Guarantee", "Ledger", "Local", "MembershipAttack", "Parties",
     "Plan", "Privacy", "Problem", "Projection", "Result", "Schedule", "Semivalue", "Table", "Utility", "audit",
-    "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
-    "tasks", "value",
+    "baselines", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release",
+    "semivalue", "tasks", "value",
 ]  # fmt: skip
