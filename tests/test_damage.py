@@ -172,7 +172,7 @@ def harmless(page: str, like: str) -> bool:
 def test_no_text_of_run_json_becomes_markup(folder: Path) -> None:
     facts = json.loads((folder / "run.json").read_text())
     values = pd.read_csv(folder / "values.csv")
-    clean = report_page(values, Record.from_json(facts))
+    clean = report_page(values, Record.from_json(facts, "run.json"))
     shown = 0
     for path in paths(facts):
         (folder / "run.json").write_text(json.dumps(put(facts, path, HOSTILE)))
@@ -186,9 +186,9 @@ def test_no_text_of_run_json_becomes_markup(folder: Path) -> None:
 
 def test_the_page_itself_escapes_whatever_it_is_given(folder: Path) -> None:
     facts = json.loads((folder / "run.json").read_text())
-    record, values = Record.from_json(facts), pd.read_csv(folder / "values.csv")
+    record, values = Record.from_json(facts, "run.json"), pd.read_csv(folder / "values.csv")
     clean = [(tag, names) for tag, names, _ in Skeleton(report_page(values, record)).found]
-    chosen = ("unit", "kind")  # the page looks these up, so that nothing else passes
+    chosen = ("unit", "neighbours", "kind")  # the page looks these up, so that nothing else passes
     tried = 0
     for path in paths(facts):
         free = isinstance(at(facts, path), str) or path[-1] == "seed"
@@ -202,7 +202,7 @@ def test_the_page_itself_escapes_whatever_it_is_given(folder: Path) -> None:
 
 def test_names_of_parties_are_shown_and_not_obeyed(folder: Path) -> None:
     values = pd.read_csv(folder / "values.csv")
-    clean = report_page(values, Record.from_json(json.loads((folder / "run.json").read_text())))
+    clean = report_page(values, Record.from_json(json.loads((folder / "run.json").read_text()), "run.json"))
     values["party"] = [HOSTILE, *values["party"][1:]]
     values.to_csv(folder / "values.csv", index=False)
     assert not fails_clearly("report", str(folder))
@@ -245,8 +245,6 @@ def test_json_that_is_damaged_or_nested(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("path", "new", "message"), [
-    (("format",), 2, "format must be 1, got 2"),
-    (("format",), KeyError, "format must be 1, got None"),
     (("made",), KeyError, "made is missing"),
     (("versions", "torch"), 2, "versions.torch must be a text, got 2"),
     (("toml",), "train = 1", "train must be a list of texts, got 1"),
@@ -267,6 +265,15 @@ def test_what_is_wrong_is_told_by_its_place(folder: Path, path: Path_, new: Any,
     (folder / "run.json").write_text(json.dumps(put(facts, path, new)))
     done = CliRunner().invoke(app, ["report", str(folder)])
     assert done.stderr == f"error: {folder / 'run.json'} has been damaged: {message}\n"
+
+
+@pytest.mark.parametrize("other", [0, 2, "1", None, KeyError])
+def test_another_format_is_refused(folder: Path, other: Any) -> None:
+    facts = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(put(facts, ("format",), other)))
+    done = CliRunner().invoke(app, ["revalue", str(folder)])
+    shown = None if other is KeyError else other
+    assert done.stderr == f"error: {folder / 'run.json'} must have dpvalue format 1, got {shown!r}\n"
 
 
 @pytest.mark.parametrize("text", [

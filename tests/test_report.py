@@ -50,7 +50,7 @@ def page() -> str:
     plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
     known, curves = Known("wrong", np.arange(80) < 8), table_curves(result, silent)
     record = valued_record(released_record(config, result.table, plan), result, known, curves)
-    assert Record.from_json(json.loads(json.dumps(record.to_json()))) == record
+    assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
     return report_page(values_frame(result, silent), record)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import sys
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from dpvalue.data.columns import as_column
 from dpvalue.data.files import read_private, read_public
 from dpvalue.data.schema import Schema, infer_task
 from dpvalue.jobs.config import make_config, read_config
+from dpvalue.jobs.execute import execute
 from dpvalue.jobs.job import open_job
 from dpvalue.jobs.owners import party_names
+from dpvalue.progress import silent
 
 from .data import peek
 
@@ -191,8 +194,9 @@ def test_the_task_is_inferred(target: Any, task: str) -> None:
 
 def test_options_survive_toml(tmp_path: Path) -> None:
     given: dict[str, Any] = {
-        "train": ["a.csv", "b \"quoted\".csv"], "test": "päth.csv", "target": "label", "epsilon": 2, "drop": ["x"],
-        "semivalue": ["beta(4,1)", "loo"], "unit": "record", "seed": 7, "schedule": "lagged",
+        "train": ["a.csv", "b \"quoted\".csv", "\U0001f600\\u\x7f\n.csv"], "test": "päth.csv", "target": "label",
+        "epsilon": 2, "drop": ["x"], "semivalue": ["beta(4,1)", "loo"], "unit": "record", "seed": 7,
+        "schedule": "lagged",
     }  # fmt: skip
     config = make_config(given)
     (tmp_path / "run.toml").write_text(config.to_toml(), encoding="utf-8")
@@ -250,6 +254,60 @@ def test_opening_a_job_reads_no_private_cell(tmp_path: Path, monkeypatch: pytest
     assert seen == []
     job.read()
     assert seen == [20]
+
+
+WATCHED: dict[str, int] = {}
+
+
+@pytest.fixture(scope="module")
+def opens() -> dict[str, int]:
+    """How often each watched file was opened; a hook cannot be taken away, so that it stays."""
+
+    def count(event: str, given: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(given[0], str | Path) and str(given[0]) in WATCHED:
+            WATCHED[str(given[0])] += 1
+
+    sys.addaudithook(count)
+    return WATCHED
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
+@pytest.mark.parametrize("options", [{}, {"group": "site", "truth": "wrong", "person": "who", "unit": "person"}])
+def test_private_files_are_opened_once_for_what_is_public_and_once_for_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: dict[str, int], ending: str, options: dict[str, Any]
+) -> None:
+    rows = pd.DataFrame({"a": np.arange(24.0), "label": np.arange(24) % 2, "site": np.arange(24) // 6})
+    rows = rows.assign(wrong=(rows["site"] == 2).astype(int), who=np.arange(24) // 2)
+    rows[["a", "label"]].to_csv(tmp_path / "test.csv", index=False)
+    path = tmp_path / f"train.{ending}"
+    if ending == "npz":
+        np.savez(path, **{str(name): rows[name].to_numpy() for name in rows.columns})  # type: ignore[arg-type]
+    else:
+        write(rows, path)
+    asked: list[list[str]] = []
+    original, original_parquet = files._text_block, files._parquet
+
+    def spy(lines: list[bytes], layout: Any, names: list[str], group: str | None) -> Any:
+        asked.append(list(names))
+        return original(lines, layout, names, group)
+
+    def count(parquet: Path) -> Any:  # pyarrow opens files itself, unseen by hooks
+        opens[str(parquet)] += 1
+        return original_parquet(parquet)
+
+    monkeypatch.setattr(files, "_text_block", spy)
+    monkeypatch.setattr(files, "_parquet", count)
+    opens[str(path)] = 0
+    config = make_config({"train": [str(path)], "test": str(tmp_path / "test.csv"), "target": "label", **options})
+    job = open_job(config)
+    assert opens[str(path)] == 1
+    assert asked == ([["site", "who"]] if options and "csv" in ending else [])
+    if ending == "csv":  # all of a run
+        done = execute(job, job.plan(), tmp_path / "results", silent)
+        assert (done.record.detection is not None) == bool(options)
+    else:
+        assert (job.read()[1] is not None) == bool(options)
+    assert opens[str(path)] == 2
 
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])

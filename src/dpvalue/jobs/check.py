@@ -58,7 +58,7 @@ class Check:
     @property
     def unused(self) -> int:
         """How many records contribute nothing."""
-        return sum(one.unused for one in self.files)
+        return sum(file.unused for file in self.files)
 
 
 @dataclass
@@ -83,10 +83,10 @@ def check(config: RunConfig) -> Check:
     groups, persons = job.owners
     beyond = _beyond(job)
     files, labels, start = [], [], 0
-    for path, found in zip(config.train, job.peeks, strict=True):
+    for path, peek in zip(config.train, job.peeks, strict=True):
         numbered = "line" if is_text(Path(path)) else "row"
         places: dict[Kind, dict[str, list[int]]] = {}
-        unused = np.zeros(found.rows, dtype=bool)
+        unused = np.zeros(peek.rows, dtype=bool)
         done = 0
         for block in read_private(Path(path), _names(job)):
             rows = slice(start + done, start + done + len(block.columns))
@@ -103,8 +103,8 @@ def check(config: RunConfig) -> Check:
             unused[done : done + len(block.columns)] = silent
             labels.append(job.labels(block.columns[config.target]))
             done += len(block.columns)
-        files.append(FileCheck(path, found.rows, int(unused.sum()), numbered, places))
-        start += found.rows
+        files.append(FileCheck(path, peek.rows, int(unused.sum()), numbered, places))
+        start += peek.rows
     return Check(tuple(files), *_labels(job, np.concatenate(labels)))
 
 
@@ -171,14 +171,14 @@ def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _
 def _beyond(job: Job) -> Bools:
     """Which rows do not count as their person is in more parties than may be, and this is none of the first."""
     groups, persons = job.owners
-    rows = sum(one.rows for one in job.peeks)
+    rows = sum(peek.rows for peek in job.peeks)
     if persons is None:
         return np.zeros(rows, dtype=bool)
     party = np.arange(rows) if groups is None else numbered_groups(groups)[1]
     person = numbered_groups(persons)[1]
     there = (party >= 0) & (person >= 0)
-    found: Bools = there & (spread(party, person, job.config.parties_per_person)[1] < 0)
-    return found
+    beyond: Bools = there & (spread(party, person, job.config.parties_per_person)[1] < 0)
+    return beyond
 
 
 def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
@@ -192,9 +192,12 @@ def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], f
     private = private[np.isfinite(private)]
     rows = [("rows with a label", f"{len(public)}", f"{len(private)}")]
     for name, share in (("smallest", 0.0), ("median", 0.5), ("largest", 1.0)):
-        one, other = (f"{np.quantile(found, share):g}" if len(found) else "-" for found in (public, private))
-        rows.append((name, one, other))
+        rows.append((name, _quantile(public, share), _quantile(private, share)))
     return tuple(rows), frozenset()
+
+
+def _quantile(labels: Any, share: float) -> str:
+    return f"{np.quantile(labels, share):g}" if len(labels) else "-"
 
 
 def _shown(column: Column, place: int) -> str:

@@ -27,7 +27,7 @@ def _escaped(letter: re.Match[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What is valued, against what, at which budget; the names are those of the options of `dpvalue run`."""
+    """What is valued, against what, at which budget: a run's settings, flat as the options of `dpvalue run`."""
 
     train: tuple[str, ...]
     test: str
@@ -119,7 +119,7 @@ def parse_options(text: str, what: str) -> dict[str, Any]:
 
 def make_config(given: dict[str, Any]) -> RunConfig:
     """Return the options as a `RunConfig`; raise for an unknown name, a wrong type or a missing one."""
-    types = {one.name: str(one.type) for one in fields(RunConfig)}
+    types = {field.name: str(field.type) for field in fields(RunConfig)}
     for name, value in given.items():
         if name not in types:
             raise DpvalueError(f"there is no option {name!r}; there are {', '.join(types)}")
@@ -134,7 +134,7 @@ def make_config(given: dict[str, Any]) -> RunConfig:
 
 def _require_type(name: str, value: Any, declared: str) -> None:
     if name in _LISTS:
-        ok = isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+        ok = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
         wanted = "a list of texts"
     elif "str" in declared:
         ok, wanted = isinstance(value, str), "a text"

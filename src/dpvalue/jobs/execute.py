@@ -170,7 +170,7 @@ def revalue(
     record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
     if out is None:
         fresh = not (folder.path / "values.csv").is_file()
-        name = "-".join(one.replace("(", "").replace(")", "").replace(",", "-") for one in semivalues)
+        name = "-".join(text.replace("(", "").replace(")", "").replace(",", "-") for text in semivalues)
         out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
     if out != folder.path:
         keep_table(out, record, table)

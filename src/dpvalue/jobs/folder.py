@@ -66,13 +66,13 @@ def require_writable(folder: Path, parties: int) -> None:
     """Raise unless results of so many parties can be written there: tried, before anything is spent."""
     scratch = folder.with_name(f".{folder.name}.part")
     try:
-        made = [one for one in scratch.parents if not one.exists()]
+        made = [parent for parent in scratch.parents if not parent.exists()]
         scratch.mkdir(parents=True, exist_ok=True)
         (scratch / "probe").write_bytes(b"probe")
         free = shutil.disk_usage(scratch).free
         shutil.rmtree(scratch)
-        for one in made:
-            one.rmdir()
+        for parent in made:
+            parent.rmdir()
     except OSError as error:
         raise DpvalueError(f"{folder} cannot be written: {error.strerror}") from None
     needed = _ROOM + parties * _ROOM_PER_PARTY
@@ -212,9 +212,8 @@ def open_folder(path: Path) -> Folder:
                 f"{path} holds an unfinished run: the same dpvalue run goes on with it, and spends nothing twice"
             )
         raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
-    stored = parse_json(read_text(file), str(file))
+    record = Record.from_json(parse_json(read_text(file), str(file)), str(file))
     with _damage(file):
-        record = Record.from_json(stored)
         return Folder(path, record, make_config(parse_options(record.toml, "toml")))
 
 

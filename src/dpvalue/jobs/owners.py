@@ -53,7 +53,7 @@ def look(config: RunConfig, needed: list[str]) -> tuple[tuple[Peek, ...], Owners
         groups[place] = names[0] if names else None
     if len(config.train) > 1:
         homes = party_names(config.train)
-        groups = [home for home, file_ in zip(homes, peeks, strict=True) for _ in range(file_.rows)]
+        groups = [home for home, peek in zip(homes, peeks, strict=True) for _ in range(peek.rows)]
     return tuple(peeks), (_objects(groups) if groups else None, _objects(persons) if persons else None)
 
 
@@ -69,6 +69,6 @@ def party_names(paths: tuple[str, ...]) -> list[str]:
 
 
 def _objects(cells: list[str | None]) -> Array:
-    found = np.empty(len(cells), dtype=object)
-    found[:] = cells
-    return found
+    array = np.empty(len(cells), dtype=object)
+    array[:] = cells
+    return array

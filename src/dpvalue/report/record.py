@@ -142,8 +142,11 @@ class Record:
         return {"format": FORMAT_VERSION, **asdict(self)}
 
     @staticmethod
-    def from_json(found: Any) -> Record:
-        """Return the record that `to_json` wrote, whoever wrote it: every field is checked."""
+    def from_json(found: Any, what: str) -> Record:
+        """Return the record of what a file holds, whoever wrote it; `what` names it in errors."""
         if isinstance(found, dict) and found.get("format") != FORMAT_VERSION:
-            raise DpvalueError(f"format must be {FORMAT_VERSION}, got {short(found.get('format'))}")
-        return read(Record, found)
+            raise DpvalueError(f"{what} must have dpvalue format {FORMAT_VERSION}, got {short(found.get('format'))}")
+        try:
+            return read(Record, found)
+        except DpvalueError as error:
+            raise DpvalueError(f"{what} has been damaged: {error}") from None
