@@ -392,3 +392,13 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
     (folder / "values.csv").unlink()
     with pytest.raises(dpv.DpvalueError, match=r"releases without values \(dpvalue revalue"):
         require_free(folder, False, config)
+
+
+def test_what_was_kept_is_said_of_errors_of_every_kind() -> None:
+    """Some hold more than a text."""
+    with (
+        pytest.raises(dpv.BudgetExceeded, match=r"1 was asked for, and 0.5 is left; it is kept$") as caught,
+        execute_module._saying(lambda: "it is kept"),
+    ):
+        raise dpv.BudgetExceeded(2.0, 1.0, 0.5)
+    assert caught.value.left == 0.5

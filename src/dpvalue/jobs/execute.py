@@ -94,7 +94,8 @@ def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
     except OSError as error:
         raise DpvalueError(f"{error.filename}: {error.strerror}; {how_to_go_on()}") from None
     except DpvalueError as error:
-        raise type(error)(f"{error}{_unless_nothing(how_to_go_on())}") from None
+        error.args = (f"{error}{_unless_nothing(how_to_go_on())}",)  # errors of some kinds hold more than a text
+        raise
     except Exception as error:
         error.add_note(how_to_go_on())
         raise
