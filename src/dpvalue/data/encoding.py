@@ -17,6 +17,7 @@ from dpvalue.data.cells import index_of, text
 from dpvalue.data.columns import Column, Columns, as_columns, is_frame
 from dpvalue.data.fitted import Fitted, fitted_to
 from dpvalue.data.raw import as_numbers, column_names, is_numeric, label_column, row_count, row_numbers, take_rows
+from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
 
@@ -54,12 +55,12 @@ class Encoding:
     @property
     def schema(self) -> list[dict[str, Any]] | None:
         """What our own transformer of columns has learnt; None for any other, which a file cannot hold."""
-        return self.preprocess.to_json() if self.by_columns else None
+        return self.preprocess.to_json() if isinstance(self.preprocess, Schema) else None
 
     @property
     def by_columns(self) -> bool:
         """Whether the transformer is our own, of columns."""
-        return hasattr(self.preprocess, "to_json")
+        return isinstance(self.preprocess, Schema)
 
     @property
     def outputs(self) -> int:
@@ -187,7 +188,7 @@ def fit_encoding(
     fitted, transformer = None, None
     rows: Any = features
     if preprocess is not None:
-        fitted = fitted_to(features, is_schema=hasattr(preprocess, "to_json"))
+        fitted = fitted_to(features, is_schema=isinstance(preprocess, Schema))
         rows = fitted.public
         transformer = _fit_row_wise(preprocess, rows)
     elif is_frame(features):
@@ -238,8 +239,6 @@ def _by_columns(preprocess: str, features: Any) -> Any:
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, 'columns' or None; got {preprocess!r}")
     if not is_frame(features):
         raise DpvalueError("preprocess='columns' is for frames, got utility features without columns")
-    from dpvalue.data.schema import Schema
-
     return Schema()
 
 
@@ -250,6 +249,8 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
     """
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
+    if isinstance(preprocess, Schema):  # our own, which reads each cell alone
+        return Schema().fit(rows)
     from sklearn.base import clone
 
     fitted = clone(preprocess).fit(rows)

@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, TransformerMixin
 
 from dpvalue.arrays import Bools, Floats
 from dpvalue.data.cells import index_of
@@ -57,8 +56,8 @@ class Categorical:
         return found
 
 
-class Schema(BaseEstimator, TransformerMixin):  # type: ignore[misc]
-    """A scikit-learn transformer of frames, fitted to public rows; transforms each row on its own.
+class Schema:
+    """A transformer of frames, fitted to public rows; transforms each row on its own.
 
     Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to; it raises
     for nothing that a row holds.

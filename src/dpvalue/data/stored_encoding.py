@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 from dpvalue.data.encoding import Encoding
+from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, REGRESSION
 from dpvalue.stored import COUNT, FLAG, SCHEMA, TEXT, each, fields, maybe, must_be, one_of
@@ -43,8 +44,6 @@ def encoding_from_json(stored: dict[str, Any], preprocess: Any = None) -> Encodi
     if stored["schema"] is not None:
         if preprocess is not None:
             raise DpvalueError("preprocess must not be given: the file holds its own, made from the public columns")
-        from dpvalue.data.schema import Schema  # needs scikit-learn
-
         preprocess = Schema.from_json(stored["schema"])
     columns = None if stored["columns"] is None else tuple(stored["columns"])
     shape, classes = tuple(stored["shape"]), tuple(stored["classes"])

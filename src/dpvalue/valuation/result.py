@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -125,10 +126,13 @@ class Result:
 
     def game(self, utility: Any = None, target: str | None = None) -> TableGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
-        used = self.utility if utility is None else as_utility(utility, target)
-        if used is None:
+        return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
+
+    @cached_property
+    def _own_game(self) -> TableGame:
+        if self.utility is None:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
-        return self.table.game(used, self.engine)
+        return self.table.game(self.utility, self.engine)
 
     def _walks_for(self, marginals: int) -> int:
         """How many permutations give each party this many marginals, counted by their weights."""
