@@ -147,6 +147,17 @@ def test_a_party_answers_nothing_but_its_job() -> None:
         replace(good, points=good.points * float("nan"))
 
 
+def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
+    """Of several, one unit moves the sum of their sizes by more than the norm: what a hostile server might ask for."""
+    own, public = rows()
+    ready = prepared(own, public, projection=None, clip=1.0, schedule=dpv.Schedule("replay", rounds=1))
+    door, budget = replace(ready.job.mechanism, law="laplace", noise_multiplier=1.0), dpv.Privacy(1.0, delta=0)
+    job = replace(ready.job, mechanism=door, privacy=budget)
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    with pytest.raises(dpv.DpvalueError, match="laplace noise is for one number, got 15 to release"):
+        dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+
+
 def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))

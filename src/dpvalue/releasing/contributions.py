@@ -23,6 +23,7 @@ from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear, Model
 from dpvalue.privacy.grid import Grid, make_grid
+from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.privacy.noise import NoiseSource, NoiseStream
 from dpvalue.releasing.factored import FactoredRows, OuterProducts
@@ -74,6 +75,8 @@ class Contributions:
         engine: Engine,
         on_grid: bool = False,
     ) -> None:
+        if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
+            raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")
         self.mechanism = mechanism
         self.n = rows.n
         self._model, self._rows, self._engine, self._on_grid = model, rows, engine, on_grid

@@ -17,6 +17,7 @@ from dpvalue.archive import Archive
 from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
+from dpvalue.privacy.laws import LAWS
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (
@@ -107,7 +108,7 @@ _SPENT = fields(
     epsilon=POSITIVE,
     delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
     mu=maybe(POSITIVE),
-    mechanism=one_of(("Gaussian", "Laplace")),
+    mechanism=lambda name, found: one_of(law.capitalize() for law in LAWS)(name, found),
     accounting=one_of(ACCOUNTINGS),
     claimed_epsilon=maybe(POSITIVE),
     noise_multiplier=POSITIVE,
