@@ -129,27 +129,20 @@ class FastNoise:
 
     def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
         """Return the stream of (seed, purpose, release, party): the same numbers each time, on one kind of device."""
+        seed = self._base(release)
+        if party is not None:  # NumPy's numbers on any device; a key of 128 bits, so that no two parties share a stream
+            rows = np.random.Generator(np.random.Philox(key=np.array([seed, party % 2**64], dtype=np.uint64)))
+            numbers = law_named(law).numbers
+            return NoiseStream(lambda out: out.copy_(torch.from_numpy(numbers(rows, tuple(out.shape)))), like)
         generator = torch.Generator(like.device)
-        generator.manual_seed(_mixed(self._base(release), party))
+        generator.manual_seed(seed)
         fill = law_named(law).fill
-        # A party's stream is its row; a stream of many rows is drawn in pieces, so that nothing depends on the cut.
-        piece = piece_rows(len(like), like.device) if party is None else None
-        return NoiseStream(lambda out: fill(out, generator), like, piece)
+        return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
 
     def _base(self, release: int) -> int:
         if release not in self._bases:
             self._bases[release] = int(stream(self._seed, self._purpose, release).integers(2**62))
         return self._bases[release]
-
-
-def _mixed(base: int, party: int | None) -> int:
-    """A seed for a party's stream, from that of the release: its bits are mixed (splitmix64), as numbers are near."""
-    if party is None:
-        return base
-    mixed = (base + (party + 1) * 0x9E3779B97F4A7C15) % 2**64
-    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 % 2**64
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB % 2**64
-    return (mixed ^ mixed >> 31) % 2**62
 
 
 def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:
