@@ -297,8 +297,8 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
             "schedule": case.schedule, "permutations": case.permutations, "unit": unit,
         }  # fmt: skip
         job = open_job(make_config(given | ({"group": "site"} if case.groups else {})))
-        planned = job.plan()
         began = time.perf_counter()
+        planned = job.plan()
         with reporting(False) as tell:
             done = execute(job, planned, folder / "out", tell)
         seconds, walks = time.perf_counter() - began, done.result.walks

@@ -50,6 +50,7 @@ from dpvalue.planning.choice import choose
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
+from dpvalue.server.costs import Costs
 
 COMMAND = get_command(app)
 Record = dict[str, Any]
@@ -387,7 +388,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", once(with_data)),
-        mock.patch.object(plan_module, "_seconds", return_value=(1.0, 2.0)),
+        mock.patch.object(plan_module, "costs", return_value=Costs((1.0, 2.0), 1.0, 2**20)),  # measured
     ):
         yield noted
 

@@ -87,7 +87,7 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"noise": "none"}, "noise must be one of secure, fast; got 'none'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"privacy": 1.0}, "privacy must be a Privacy or None, got 1.0"),
-        ({"engine": "cpu"}, "engine must be a Local, got 'cpu'"),
+        ({"engine": "cpu"}, "engine must be an Engine, such as Local"),
         (
             {"preprocess": "standard"},
             "preprocess must be a scikit-learn transformer, 'columns' or None; got 'standard'",

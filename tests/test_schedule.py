@@ -119,7 +119,7 @@ class UnitVectors:
 
     on_grid = False
 
-    def stream(self, release: int, like: torch.Tensor, law: str, bits: int) -> Any:
+    def stream(self, release: int, like: torch.Tensor, law: str, bits: int, party: int | None = None) -> Any:
         return UnitStream(release, like)
 
 

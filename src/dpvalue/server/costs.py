@@ -1,7 +1,7 @@
 """What a run takes, in seconds and bytes: pieces of it are done on public stand-ins, timed, and scaled up.
 
-Included is what `dpvalue run` does after the plan: reading and encoding rows, the releases with secure noise, the walks
-until the tolerance is met, the walks behind `noise_std`, curves and report.
+Included is what `dpvalue run` does once it has started: choosing, reading and encoding rows, the releases with secure
+noise, the walks until the tolerance is met, the walks behind `noise_std`, curves and report.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Costs:
     """What a run is expected to take.
 
     Attributes:
-        seconds: of `dpvalue run`, after the plan: expected, and if all permutations are walked.
+        seconds: of `dpvalue run`: expected, and if all permutations are walked.
         value_seconds: of `dpvalue.value`, which makes no errors due to noise, curves or report: expected.
         memory_bytes: of the whole process at its peak.
     """
@@ -66,7 +66,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
     n, most = at.n, at.settings.permutations
     trial = _Trial(at, choice)
     cells = float(at.sizes.sum()) * at.public.x[0].numel()
-    first = cells * _CELL[0]
+    first = chosen_in + cells * _CELL[0]
     if choice.schedule.kind == "replay":
         each, walks = trial.walk(most)
         value = first + trial.rounds() + each * walks
@@ -79,7 +79,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
     after = each * draws * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
     table = n * choice.model.size * choice.initial.element_size()
     memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
-    return Costs((value + after, longest + after), chosen_in + value, int(memory))
+    return Costs((value + after, longest + after), value, int(memory))
 
 
 def peak_bytes() -> int:
