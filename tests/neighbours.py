@@ -359,6 +359,12 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
     release, clip = Contributions.release, Contributions._clip
     with_data = plan_module._with_data
 
+    def planned(utility: Any, settings: dpv.Settings, sizes: Any, units: Any, auc: Any) -> Any:
+        key = ("plan", sizes.tobytes(), units.tobytes(), repr(settings.privacy), str(settings.schedule))
+        if key not in memo:
+            memo[key] = with_data(utility, settings, sizes, units, auc)
+        return memo[key]
+
     def released(self: Contributions, clipped: Tensor, noise: Tensor | None, who: Tensor, grid: Any) -> Tensor:
         release(self, clipped, noise, who, grid)
         return release(self, torch.zeros_like(clipped), noise, who, grid)
@@ -387,7 +393,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(Contributions, "_clip", clipping),
         mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
-        mock.patch.object(plan_module, "_with_data", once(with_data)),
+        mock.patch.object(plan_module, "_with_data", planned),
         mock.patch.object(plan_module, "costs", return_value=Costs((1.0, 2.0), 1.0, 2**20)),  # measured
     ):
         yield noted
