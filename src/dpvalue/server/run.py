@@ -205,7 +205,7 @@ class Prepared:
             model_digest=self.at.model.digest(),
             origin=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),
-            mechanism=choice.door,
+            mechanism=choice.mechanism,
             rounds=choice.releases,
             privacy=settings.privacy,
             noise=settings.noise,
@@ -229,7 +229,7 @@ class Prepared:
         privacy, engine = settings.privacy, settings.engine
         rows: PrivateRows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
-        contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
+        contributions = Contributions(choice.model, rows, choice.mechanism, engine, on_grid)
         run = Run(
             settings=settings,
             choice=choice,
@@ -266,7 +266,7 @@ def announce(prepared: Prepared) -> None:
     at.settings.engine.require_room(at.n, choice.model.size)
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
-        choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
+        choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,
     )  # fmt: skip
 
 
