@@ -50,11 +50,11 @@ class Column:
         if isinstance(self.cells, list):
             return np.array(each(self.cells, number), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.cells.astype(np.float64)
-        found[np.isinf(found)] = np.inf
+            numbers = self.cells.astype(np.float64)
+        numbers[np.isinf(numbers)] = np.inf
         if self.missing is not None:
-            found[self.missing] = np.nan
-        return found
+            numbers[self.missing] = np.nan
+        return numbers
 
     def texts(self) -> Array:
         """Return the canonical texts of the cells (objects); None where one is missing."""
@@ -78,23 +78,23 @@ class Column:
         """Return which cells are missing."""
         if isinstance(self.cells, list):
             return np.array(each(self.cells, is_missing), dtype=bool)
-        found = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
-        return found if self.missing is None else found | self.missing
+        missing = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
+        return missing if self.missing is None else missing | self.missing
 
     def _mapped(self, parse: Callable[[Any], str | None]) -> Array:
         if isinstance(self.cells, list):
             return _objects(each(self.cells, parse))
         different, place = np.unique(self.cells, return_inverse=True)
-        found = _objects([parse(cell) for cell in different])[place.reshape(-1)]
+        parsed = _objects([parse(cell) for cell in different])[place.reshape(-1)]
         if self.missing is not None:
-            found[self.missing] = None
-        return found
+            parsed[self.missing] = None
+        return parsed
 
 
 def _objects(cells: Sequence[Any]) -> Array:
-    found = np.empty(len(cells), dtype=object)
-    found[:] = cells
-    return found
+    objects = np.empty(len(cells), dtype=object)
+    objects[:] = cells
+    return objects
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,17 +131,17 @@ class Columns:
 
     def finite(self, name: str) -> Floats:
         """Return a column as numbers; NaN for whatever is not a finite one."""
-        found = self[name].numbers()
-        found[np.isinf(found)] = np.nan
-        return found
+        numbers = self[name].numbers()
+        numbers[np.isinf(numbers)] = np.nan
+        return numbers
 
     def unreadable(self, numeric: Mapping[str, bool]) -> Bools:
         """Return which rows have a cell that is neither a number nor missing in a column of numbers."""
-        found = np.zeros(len(self), dtype=bool)
+        bad = np.zeros(len(self), dtype=bool)
         for name in self.columns:
             if numeric[name]:
-                found |= np.isinf(self[name].numbers())
-        return found
+                bad |= np.isinf(self[name].numbers())
+        return bad
 
     def is_numeric(self) -> dict[str, bool]:
         """Return which columns hold numbers: every cell that is not missing is one (true and false are 1 and 0)."""
@@ -190,11 +190,11 @@ def as_columns(data: Any) -> Columns:
     if hasattr(data, "column_names") and hasattr(data, "to_batches"):  # Arrow
         names = [str(name) for name in data.column_names]
         _require_different(names)
-        return Columns({name: of_arrow(one) for name, one in zip(names, data.columns, strict=True)})
+        return Columns({name: of_arrow(column) for name, column in zip(names, data.columns, strict=True)})
     names = [str(name) for name in data.columns]
     _require_different(names)
     if hasattr(data, "get_columns"):  # polars
-        return Columns({name: of_polars(one) for name, one in zip(names, data.get_columns(), strict=True)})
+        return Columns({name: of_polars(column) for name, column in zip(names, data.get_columns(), strict=True)})
     return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})
 
 
@@ -276,10 +276,10 @@ def _without_impossible(array: Array) -> Array:
 
 
 def _replaced(array: Array, bad: Bools) -> Array:
-    found = np.empty(len(array), dtype=object)
-    found[~bad] = array[~bad].tolist()
-    found[bad] = "\ufffd"
-    return found
+    texts = np.empty(len(array), dtype=object)
+    texts[~bad] = array[~bad].tolist()
+    texts[bad] = "\ufffd"
+    return texts
 
 
 def of_cells(cells: list[Any]) -> Column:

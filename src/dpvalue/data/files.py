@@ -59,9 +59,9 @@ class Block:
     @property
     def bad(self) -> Bools:
         """Which records are bad."""
-        found = np.zeros(len(self.columns), dtype=bool)
-        found[list(self.faults)] = True
-        return found
+        bad = np.zeros(len(self.columns), dtype=bool)
+        bad[list(self.faults)] = True
+        return bad
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -177,11 +177,11 @@ def _sound_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
     return columns
 
 
-def require_records(path: Path, found: Peek) -> Peek:
+def require_records(path: Path, peek: Peek) -> Peek:
     """Return what is public of a file, unless it has no records."""
-    if not found.rows:
+    if not peek.rows:
         raise DpvalueError(f"{path} has a header and no rows")
-    return found
+    return peek
 
 
 @contextmanager
@@ -275,7 +275,7 @@ def _npz(path: Path) -> dict[str, Column]:
                 arrays = {name: file[name] for name in file.files}
     except (ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError, *_ZIP):
         raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
-    if not arrays or len({len(one) if one.ndim else -1 for one in arrays.values()}) != 1:
+    if not arrays or len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
         raise DpvalueError(f"{path} must hold arrays with one row per record each")
     columns: dict[str, Column] = {}
     for name, array in arrays.items():

@@ -53,10 +53,10 @@ class Fitted:
         else:
             numbers = np.full((len(bad), *self.shape), np.nan)
             for place, row in enumerate(raw):
-                found = row_numbers(row)
-                bad[place] = found.shape != self.shape
+                cells = row_numbers(row)
+                bad[place] = cells.shape != self.shape
                 if not bad[place]:
-                    numbers[place] = found
+                    numbers[place] = cells
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
         bad |= np.asarray(np.isinf(numbers.reshape(len(bad), -1)).any(axis=1))  # a transformer may make a number of it
@@ -91,9 +91,9 @@ class Fitted:
 
 
 def _put(cells: Any, bad: Bools, other: Any) -> Any:
-    found = cells.copy()
-    found[bad] = other
-    return found
+    filled = cells.copy()
+    filled[bad] = other
+    return filled
 
 
 def fitted_to(features: Any, is_schema: bool) -> Fitted:

@@ -53,11 +53,11 @@ class Parties:
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
-        for name, given in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
-            found = rows if given is None else len(label_column(given, name))
-            if found != rows:
-                each = "one per row of features" if given is self.y else "one label per row"
-                raise DpvalueError(f"{name} must be {each} ({rows}), got {found}")
+        for name, labels in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
+            count = rows if labels is None else len(label_column(labels, name))
+            if count != rows:
+                each = "one per row of features" if labels is self.y else "one label per row"
+                raise DpvalueError(f"{name} must be {each} ({rows}), got {count}")
         if self.n < self.least:
             raise DpvalueError(f"parties must number at least {self.least}, got {self.n}")
 
@@ -170,14 +170,14 @@ class Parties:
             target: the label column of a public DataFrame.
         """
         person = None if self.persons is None else self.person_of_row
-        found = owner_problems(self.party_of_row, person)
+        problems = owner_problems(self.party_of_row, person)
         if utility is not None:
             encoding = as_utility(utility, target).encoding(model, preprocess, classes)
-            found += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
+            problems += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
         elif is_numeric(self.X):
             numbers = as_numbers(self.X, "parties' features")
-            found += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
-        return tuple(sorted(found, key=lambda problem: problem.row))
+            problems += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
+        return tuple(sorted(problems, key=lambda problem: problem.row))
 
     def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
         """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
@@ -206,9 +206,9 @@ def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
     pairs, pair = np.unique(np.stack([person[there], party[there]]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
     counts = np.arange(pairs.shape[1]) - first < most
-    found = np.full(len(party), -1)
-    found[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
-    return pairs[1], found
+    pair_of_row = np.full(len(party), -1)
+    pair_of_row[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
+    return pairs[1], pair_of_row
 
 
 def _name(label: str) -> str | int:
@@ -227,20 +227,20 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
     `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
     """
     labels = {"groups": groups, "persons": persons}
-    for name, given in labels.items():
-        if isinstance(data, Parties) and given is not None:
+    for name, column in labels.items():
+        if isinstance(data, Parties) and column is not None:
             raise DpvalueError(f"{name} must be given to Parties itself when parties is a Parties")
-        if isinstance(given, str) and not is_frame(data):
-            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {given!r}")
+        if isinstance(column, str) and not is_frame(data):
+            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {column!r}")
     if isinstance(data, Parties):
         return data
     if is_frame(data):
         data = as_columns(data)
-        named = {name: given for name, given in labels.items() if isinstance(given, str)}
-        labels |= {name: take_column(data, given, name) for name, given in named.items()}
+        named = {name: column for name, column in labels.items() if isinstance(column, str)}
+        labels |= {name: take_column(data, column, name) for name, column in named.items()}
         data = data.without(*named.values())
-    column = persons if isinstance(persons, str) else None
-    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=column)
+    person_column = persons if isinstance(persons, str) else None
+    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=person_column)
 
 
 def counts_of(

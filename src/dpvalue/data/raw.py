@@ -53,11 +53,11 @@ def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
         return raw
     cells = [_cells(row) for row in raw]
     shape = cells[0].shape if shape is None and cells else shape or ()
-    found = np.empty((len(raw), *shape), dtype=object)
+    rows = np.empty((len(raw), *shape), dtype=object)
     for place, row in enumerate(cells):
         if row.shape == shape:
-            found[place] = row
-    return found
+            rows[place] = row
+    return rows
 
 
 def _cells(row: Any) -> Array:
@@ -93,8 +93,8 @@ def row_numbers(row: Any) -> Array:
     if is_numeric(row):
         return as_numbers(row, "")
     cells = _cells(row)
-    found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
-    return np.where(np.isinf(found), np.nan, found)
+    numbers = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
+    return np.where(np.isinf(numbers), np.nan, numbers)
 
 
 def as_numbers(raw: Any, argument: str) -> Array:

@@ -120,10 +120,10 @@ def _tensors(
     A row of weight 0 becomes zero: the weight alone does not silence a NaN.
     """
     kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
-    found = []
+    tensors = []
     for numbers, kind in zip((x, y, weights), kinds, strict=True):
         tensor = torch.zeros(len(numbers) + 1, *numbers.shape[1:], dtype=kind, device=device)
         tensor[:-1] = torch.tensor(numbers, dtype=kind)
         tensor[:-1][torch.from_numpy(weights == 0).to(device)] = 0
-        found.append(tensor)
-    return found[0], found[1], found[2]
+        tensors.append(tensor)
+    return tensors[0], tensors[1], tensors[2]

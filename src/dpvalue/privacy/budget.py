@@ -240,19 +240,19 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
     parties are the same in all of them is the caller's to know.
     """
-    for one in guarantees:
-        if not one.private:
+    for run in guarantees:
+        if not run.private:
             raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
-    if len({(one.unit, one.neighbours, one.parties_per_person) for one in guarantees}) > 1:
+    if len({(run.unit, run.neighbours, run.parties_per_person) for run in guarantees}) > 1:
         raise DpvalueError("guarantees must share their unit, neighbours and parties_per_person to be added up")
-    if guarantees and guarantees[0].unit != "record" and len({(one.parties, one.person) for one in guarantees}) > 1:
+    if guarantees and guarantees[0].unit != "record" and len({(run.parties, run.person) for run in guarantees}) > 1:
         raise DpvalueError(
             "guarantees must be for the same parties (rows, or named ones) and ids to be added up: the rows of a party "
             "that each released on their own spend together far more than one of them"
         )
     spent = [
-        (one.law, float(one.noise_multiplier or 0.0), int(one.releases or 0) * one.parties_per_person)
-        for one in guarantees
+        (run.law, float(run.noise_multiplier or 0.0), int(run.releases or 0) * run.parties_per_person)
+        for run in guarantees
     ]
     return laws.total_epsilon(spent, delta)
 

@@ -104,7 +104,10 @@ def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> No
 
 def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float, int]]:
     """Law, noise multiplier and number of releases of each charge, in the budget's terms."""
-    return [(one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases_for(budget)) for one in charges]
+    return [
+        (charge.law, charge.multiplier_for(budget.unit, budget.neighbours), charge.releases_for(budget))
+        for charge in charges
+    ]
 
 
 def _pure(charges: Sequence[Charge], budget: Privacy) -> float:

@@ -24,7 +24,7 @@ from dpvalue.privacy.samplers import MOST_BITS
 
 _LEAST_BITS = 20
 _FINENESS = 1000
-# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see discrete.py. Laplace
+# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see `samplers`. Laplace
 # noise needs far less of it, for the rounding of its scale.
 _WIDER = 1 + 2.0**-30
 
@@ -62,8 +62,7 @@ def make_grid(mechanism: Mechanism, size: int, probes: int, units: int = 1) -> G
     """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
     if mechanism.clip is None or not mechanism.noise_multiplier:
         raise DpvalueError("a grid is for releases with noise: give privacy and a clip")
-    one = torch.ones(1, dtype=torch.int64)
-    noise = float(mechanism.noise_scale(one)[0]) * _WIDER
+    noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDER  # of a party of one unit
     bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / mechanism.clip)))
     if bits > MOST_BITS:
         raise DpvalueError(
