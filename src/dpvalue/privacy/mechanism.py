@@ -89,7 +89,7 @@ class Mechanism:
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return the standard deviation of that noise."""
-        return self.noise_scale(sizes) * law_named(self.law).std
+        return self.noise_scale(sizes) * law_named(self.law).sampling.std
 
     def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
         """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""

@@ -107,7 +107,7 @@ class SecureNoise:
         from randomgen import ChaCha
 
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        sampler = law_named(law).discrete
+        sampler = law_named(law).sampling.discrete
 
         def words(count: int) -> Words:
             return generator.integers(0, 2**64, count, dtype=np.uint64)
@@ -131,7 +131,7 @@ class FastNoise:
         """Return the stream of (seed, purpose, release, party): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
         generator.manual_seed(_mixed(self._base(release), party))
-        fill = law_named(law).fill
+        fill = law_named(law).sampling.fill
         # A party's stream is its row; a stream of many rows is drawn in pieces, so that nothing depends on the cut.
         piece = piece_rows(len(like), like.device) if party is None else None
         return NoiseStream(lambda out: fill(out, generator), like, piece)

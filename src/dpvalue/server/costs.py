@@ -189,7 +189,7 @@ class _Trial:
         clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
         scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
-        drawn = law_named(mechanism.law).numbers(self._generator, tuple(clipped.shape))
+        drawn = law_named(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
         noise = torch.from_numpy(scale * drawn).to(clipped)
         return mechanism.scale.read(clipped + noise).to(choice.initial)
 
