@@ -217,7 +217,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 5, got none", "newer": "must have dpvalue format 5, got 9",
+        "foreign": "must have dpvalue format 6, got none", "newer": "must have dpvalue format 6, got 9",
         "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: names is missing",
         "strange": "has been damaged",
     }.items():  # fmt: skip

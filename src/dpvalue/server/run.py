@@ -154,7 +154,8 @@ class Run:
     def _spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
         returned = {} if self.charging is None else self.charging.keeper.returned
-        return replace(self.choice.spent, returned=min(returned.values())[:10]) if returned else self.choice.spent
+        spent, day = self.choice.spent, min(returned.values(), default="")[:10]
+        return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
 
     def _table(self, rows: Tensor) -> Table:
         choice, settings = self.choice, self.settings
@@ -224,8 +225,9 @@ class Prepared:
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
         of = "rows" if parties.holding.parties == ROWS else "named parties"
-        spent = replace(self.choice.spent, parties=of, person=parties.person_column)
-        choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
+        spent = self.choice.spent
+        charged = replace(spent.charged, parties=of, person=parties.person_column)
+        choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
         privacy, engine = settings.privacy, settings.engine
         rows: PrivateRows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
