@@ -177,7 +177,7 @@ def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     model = Linear(1, 2, "classification", torch.float64, CPU)
     x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])
     pair, units = np.array([0, 0, 1]), np.array([1, 1])
-    people = PublicRows.by_person(x, y, usable, np.array([0, 1]), pair, units, torch.float64, CPU)
+    people = PublicRows.by_person(x, y, usable, (np.array([0, 1]), pair), units, torch.float64, CPU)
     cases: list[tuple[str, PublicRows]] = [("person", people)]
     for unit, sizes in (("record", [2, 1]), ("party", [2, 1]), ("party", [0, 3])):
         cases.append((unit, PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU, usable)))

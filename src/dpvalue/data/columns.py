@@ -187,12 +187,11 @@ def as_columns(data: Any) -> Columns:
     """Return a frame of pandas or polars as columns of cells."""
     if isinstance(data, Columns):
         return data
-    if hasattr(data, "column_names") and hasattr(data, "to_batches"):  # Arrow
-        names = [str(name) for name in data.column_names]
-        _require_different(names)
-        return Columns({name: of_arrow(column) for name, column in zip(names, data.columns, strict=True)})
-    names = [str(name) for name in data.columns]
+    is_arrow = hasattr(data, "column_names") and hasattr(data, "to_batches")
+    names = [str(name) for name in (data.column_names if is_arrow else data.columns)]
     _require_different(names)
+    if is_arrow:
+        return Columns({name: of_arrow(column) for name, column in zip(names, data.columns, strict=True)})
     if hasattr(data, "get_columns"):  # polars
         return Columns({name: of_polars(column) for name, column in zip(names, data.get_columns(), strict=True)})
     return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})

@@ -218,13 +218,8 @@ def _public_csv(path: Path) -> Columns:
         raise DpvalueError(f"{path} is not a text file in UTF-8") from None
     separator = _layout(path, io.BytesIO(content)).separator
     try:
-        lines = [
-            line
-            for line in csv.reader(
-                io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
-            )
-            if line
-        ]
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+        lines = [line for line in reader if line]
     except csv.Error as error:
         raise DpvalueError(f"{path} is not a table: {error}") from None
     if not lines:
@@ -297,8 +292,6 @@ def _require_plain(archive: zipfile.ZipFile) -> None:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
-            if (
-                dtype.kind not in "biufUSM"
-                or member.file_size - file.tell() != int(np.prod(shape, dtype=object)) * dtype.itemsize
-            ):
+            size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+            if dtype.kind not in "biufUSM" or member.file_size - file.tell() != size:
                 raise ValueError(member.filename)

@@ -41,8 +41,7 @@ class Fitted:
             table = as_columns(raw) if is_frame(raw) else self._columns(raw, argument)
             return table.to_pandas(self.numeric), table.unreadable(self.numeric)
         if self.kind == "objects" and not is_frame(raw):
-            rows = as_rows(raw, self.shape)
-            return rows, bad
+            return as_rows(raw, self.shape), bad
         if is_sparse(raw) and self.kind == "sparse":
             return raw.tocsr(), bad
         if is_frame(raw):
@@ -104,12 +103,9 @@ def fitted_to(features: Any, is_schema: bool) -> Fitted:
         return Fitted("schema" if is_schema else "frame", table if is_schema else table.to_pandas(numeric), numeric, ())
     if is_sparse(features):
         return Fitted("sparse", features.tocsr(), {}, tuple(features.shape[1:]))
-    if not is_numeric(features):
-        rows = as_rows(features)
-        try:
-            rows = np.asarray(rows, dtype=np.float64)
-        except (TypeError, ValueError):  # texts among them
-            return Fitted("objects", rows, {}, tuple(rows.shape[1:]))
-        return Fitted("numbers", rows, {}, tuple(rows.shape[1:]))
-    rows = as_numbers(features, "utility features")
+    rows = as_numbers(features, "utility features") if is_numeric(features) else as_rows(features)
+    try:
+        rows = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):  # texts among them
+        return Fitted("objects", rows, {}, tuple(rows.shape[1:]))
     return Fitted("numbers", rows, {}, tuple(rows.shape[1:]))

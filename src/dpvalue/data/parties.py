@@ -143,10 +143,9 @@ class Parties:
         if privacy is None or not by_person:
             return PrivateRows.by_party(x[order], y[order], self.sizes, dtype, device, usable[order])
         parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
-        counted = pair[order] >= 0
-        order = order[counted]
+        order = order[pair[order] >= 0]
         units = self.units("person")
-        return PrivateRows.by_person(x[order], y[order], usable[order], parties, pair[order], units, dtype, device)
+        return PrivateRows.by_person(x[order], y[order], usable[order], (parties, pair[order]), units, dtype, device)
 
     def problems(
         self,
@@ -185,8 +184,7 @@ class Parties:
         y = encoding.labels(self.y, "parties' labels")
         flat = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)  # a finite double may not stay finite
         known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
-        usable = flat.isfinite().all(1).numpy() & known
-        return x, y, usable
+        return x, y, flat.isfinite().all(1).numpy() & known
 
 
 def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:

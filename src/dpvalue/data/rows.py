@@ -71,16 +71,17 @@ class _Rows:
         x: Array,
         y: Array,
         usable: Bools,
-        party_of_pair: Ints,
-        pair: Ints,
+        pairs: tuple[Ints, Ints],
         units: Ints,
         dtype: torch.dtype,
         device: torch.device,
     ) -> Self:
-        """Return the rows that count, sorted by party and person: each is of a pair (party, person).
+        """Return the rows that count, sorted by party and person.
 
-        A party has as many persons as `units` says, which is public; those without a row that counts come last.
+        `pairs` are the party of each pair (party, person), and the pair of each row. A party has as many persons as
+        `units` says, which is public; those without a row that counts come last.
         """
+        party_of_pair, pair = pairs
         share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
         counted = np.unique(pair[usable])
         counted = counted[np.argsort(party_of_pair[counted], kind="stable")]

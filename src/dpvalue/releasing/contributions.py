@@ -67,15 +67,9 @@ class Contributions:
     """
 
     def __init__(
-        self,
-        model: Model,
-        rows: PrivateRows | PublicRows,
-        mechanism: Mechanism,
-        engine: Engine,
-        on_grid: bool = False,
+        self, model: Model, rows: PrivateRows | PublicRows, mechanism: Mechanism, engine: Engine, on_grid: bool = False
     ) -> None:
-        self.mechanism = mechanism
-        self.n = rows.n
+        self.mechanism, self.n = mechanism, rows.n
         self._model, self._rows, self._engine, self._on_grid = model, rows, engine, on_grid
         self.units = rows.sizes
         sizes = self.units.cpu()
