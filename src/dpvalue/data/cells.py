@@ -16,8 +16,8 @@ A text of more than 400 characters is itself. As a *number*, a cell is a double;
 missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
 
 As an *identity* (an id, the name of a party) only whole numbers have another form than their text: 7, "7.0" and "007"
-are "7", but "1.10", "12e5" and "TRUE" stay as they are. What was stored as a float too large for whole numbers to be
-told apart (2^53, for float32 2^24) is nobody's. The name of a party is missing only if it is empty; "NA" is a name.
+are "7", but "1.10", "12e5" and "TRUE" stay as they are. A float that is too large to tell whole numbers apart
+(2^53, for float32 2^24) is no identity. The name of a party is missing only if it is empty; "NA" is a name.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Column:
         return Column(self.cells[rows], None if self.missing is None else self.missing[rows], self.is_text)
 
     def numbers(self) -> Floats:
-        """Return the cells as numbers: NaN where one is missing, infinity where it is none."""
+        """Return the cells as numbers: NaN for a missing cell, infinity for one that is not a number."""
         if isinstance(self.cells, list):
             return np.array(each(self.cells, number), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
@@ -148,7 +148,7 @@ class Columns:
         return {name: _is_numeric(column) for name, column in self.by_name.items()}
 
     def to_pandas(self, numeric: Mapping[str, bool]) -> pandas.DataFrame:
-        """Return a frame whose columns are numbers (float64; NaN where a cell is none) or texts."""
+        """Return a frame whose columns are numbers (float64; NaN for a cell that is not one) or texts."""
         import pandas as pd
 
         columns = {name: self.finite(name) if numeric[name] else self[name].words() for name in self.columns}
@@ -162,7 +162,7 @@ def _is_numeric(column: Column) -> bool:
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Return the rows of several public tables after each other."""
+    """Return the rows of several public tables, one table after the other."""
     return Columns({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
 
 
@@ -204,7 +204,7 @@ def _require_different(names: list[str]) -> None:
 
 
 def of_pandas(series: Any) -> Column:
-    """Return a series of pandas."""
+    """Return a pandas series as a column."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
         return of_array(series.to_numpy())
     if type(series.dtype).__name__ == "ArrowDtype":
@@ -213,7 +213,7 @@ def of_pandas(series: Any) -> Column:
 
 
 def of_polars(series: Any) -> Column:
-    """Return a series of polars."""
+    """Return a polars series as a column."""
     if (series.dtype.is_integer() and "128" not in str(series.dtype)) or series.dtype.is_float():
         missing = series.is_null().to_numpy()
         return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
@@ -235,7 +235,7 @@ def _moments(series: Any) -> Column:
 
 
 def of_arrow(column: Any) -> Column:
-    """Return a column of Arrow (of a Parquet file)."""
+    """Return a column of an Arrow table, or of a Parquet file."""
     from pyarrow import types
 
     if types.is_integer(column.type) or (types.is_floating(column.type) and not types.is_float16(column.type)):
@@ -254,7 +254,7 @@ def of_arrow(column: Any) -> Column:
 
 
 def of_array(array: Array) -> Column:
-    """Return a flat array of NumPy."""
+    """Return a flat NumPy array as a column."""
     if array.dtype.kind in "biuf":
         return Column(array.astype(np.float64) if array.dtype.itemsize > 8 else array)
     if array.dtype.kind == "U":
@@ -282,7 +282,7 @@ def _replaced(array: Array, bad: Bools) -> Array:
 
 
 def of_cells(cells: list[Any]) -> Column:
-    """Return cells that a typed format holds: texts among them are texts."""
+    """Return the cells of a typed format as a column: texts among them are texts."""
     return Column(cells, None, any(isinstance(cell, str | bytes) for cell in cells))
 
 

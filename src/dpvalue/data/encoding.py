@@ -109,10 +109,10 @@ class Encoding:
         return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
 
     def _transformed(self, raw: Any, argument: str, placed: bool) -> Array:
-        """Apply the transformer. Whatever it says of the rows it says to nobody, as they may be private.
+        """Apply the transformer. Its warnings and errors reach nobody, as they may quote private rows.
 
-        In blocks of a fixed size, in which rows that it does not take are replaced by a public one: nobody else's
-        numbers, nor the order in which they are added up, change with them. `Schema` reads each cell alone anyway.
+        Rows go in blocks of a fixed size, in which a row that it rejects is replaced by a public one: neither the
+        numbers of other rows nor the order of sums changes with it. `Schema` reads each cell alone anyway.
         """
         count = row_count(raw, argument)
         if self.by_columns:
@@ -133,7 +133,7 @@ class Encoding:
         return encoded
 
     def _block(self, rows: Any, bad: Bools) -> Array:
-        """What the transformer makes of some rows; NaN of those that are bad, or that it does not take."""
+        """What the transformer makes of these rows; NaN for those that are bad, or that it rejects."""
         assert self.fitted is not None
         nothing = np.full((1, *self.shape), np.nan)
         encoded = self._try(self.fitted.filled(rows, bad), len(bad))
@@ -141,12 +141,12 @@ class Encoding:
             alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
             bad = bad | np.array([row is None for row in alone])
             encoded = self._try(self.fitted.filled(rows, bad), len(bad))
-            if encoded is None:  # it takes each of them, and not all together: then as they are alone
+            if encoded is None:  # it accepts each of them alone, but not all together
                 encoded = np.concatenate([nothing if row is None else row for row in alone])
         return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, encoded)
 
     def _try(self, rows: Any, count: int) -> Array | None:
-        """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
+        """What the transformer makes of rows; None if it rejects them, or returns another shape."""
         try:
             encoded = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
         except Exception:  # a transformer may raise anything, and its message may quote a row

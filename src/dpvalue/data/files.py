@@ -66,7 +66,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivateFile:
-    """A private file that is open: its columns; its records can be counted, or read, once.
+    """An open private file: its columns, and its records, which can be counted, or read, once.
 
     Attributes:
         columns: the names of the columns.
@@ -202,7 +202,7 @@ def _layout(path: Path, binary: IO[bytes]) -> Layout:
         first = binary.readline(LONGEST_LINE + 1).decode("utf-8-sig").rstrip("\r\n")
         if "\r" in first or len(first) > LONGEST_LINE:
             raise DpvalueError(f"{path} must end its lines with line feeds: its first line is no header")
-        separator = max(_SEPARATORS, key=first.count)  # the one that parts the header most often
+        separator = max(_SEPARATORS, key=first.count)  # the one that is in the header most often
         names = tuple(name.strip() for name in split_cells(first, separator)) if first else ()
     except (UnicodeDecodeError, csv.Error):
         raise DpvalueError(f"{path} is not a text file in UTF-8 with a header in its first line") from None
@@ -261,7 +261,7 @@ def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, C
 
 
 def _npz(path: Path) -> dict[str, Column]:
-    """One column a flat array; an array of rows, say X, becomes X0, X1, ..."""
+    """One column for each flat array; an array of rows, say X, becomes X0, X1, ..."""
     try:
         with path.open("rb") as binary, zipfile.ZipFile(binary) as archive:
             _require_plain(archive)

@@ -58,7 +58,9 @@ class Fitted:
                     numbers[place] = cells
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
-        bad |= np.asarray(np.isinf(numbers.reshape(len(bad), -1)).any(axis=1))  # a transformer may make a number of it
+        bad |= np.asarray(
+            np.isinf(numbers.reshape(len(bad), -1)).any(axis=1)
+        )  # which a transformer may turn into a number
         if self.kind == "sparse":
             from scipy.sparse import csr_matrix
 

@@ -22,13 +22,13 @@ csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 @dataclass(frozen=True)
 class Layout:
-    """What the header of a text file says: the names of its columns and what parts them."""
+    """What the header of a text file says: the names of its columns, and the separator."""
 
     names: tuple[str, ...]
     separator: str
 
     def cells(self, line: bytes) -> list[str] | str:
-        """Return the cells of a line; of a bad record a text that says what is wrong with it."""
+        """Return the cells of a line; for a bad record, a text that says what is wrong with it."""
         if _CUT in line or len(line) > LONGEST_LINE:
             return "longer than a mebibyte"
         if not line.strip():

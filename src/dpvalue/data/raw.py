@@ -22,7 +22,7 @@ def take_rows(raw: Any, rows: Any) -> Any:
 
 
 def join_rows(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several frames, after each other; for public rows."""
+    """Return the rows of several arrays, or of several frames, one after the other; for public rows."""
     if is_frame(parts[0]):
         return joined([as_columns(part) for part in parts])
     return np.concatenate([as_numbers(part, "rows") for part in parts])
@@ -83,7 +83,7 @@ def is_numeric(raw: Any) -> bool:
 
 
 def row_numbers(row: Any) -> Array:
-    """One row, however it is given, as numbers; NaN for what is none."""
+    """One row, however it is given, as numbers; NaN for what is not one."""
     if isinstance(row, Tensor):
         try:
             row = row.detach().cpu().to_dense() if row.is_sparse else row.detach().cpu()

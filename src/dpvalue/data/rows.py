@@ -23,7 +23,7 @@ class _Rows:
 
     A weight is 1/size for a row of the party, and 0 for a row that does not count, which is zero: the weighted loss is
     the mean over the party's rows in which such a row adds nothing. One more row stands at the end, of zeros and of
-    weight 0: it is nobody's, and takes the places of rows where a party has too few.
+    weight 0: it belongs to nobody, and fills up parties that have too few rows.
 
     By person: party j has the persons from offsets[j] to offsets[j + 1], and person p the rows from persons[p] to
     persons[p + 1], with the weight 1/(the person's rows in the party). Rows that do not count are left out.
@@ -116,7 +116,7 @@ def _offsets(sizes: Ints, device: torch.device) -> Tensor:
 def _tensors(
     x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, labels and weights as tensors, with nobody's row at the end.
+    """The rows, labels and weights as tensors, with the row that belongs to nobody at the end.
 
     A row of weight 0 becomes zero: the weight alone does not silence a NaN.
     """

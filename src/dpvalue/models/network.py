@@ -27,7 +27,7 @@ _LOOKUPS = (
 
 
 class _Lookups(TorchDispatchMode):
-    """Notes all lookups by index, and the indices."""
+    """Records all lookups by index, with the indices."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -155,7 +155,7 @@ class Network:
         return mean
 
     def _take_module(self) -> None:
-        """Give this thread a module of its own; not while a gradient is being taken, which would be in its copy."""
+        """Give this thread a module of its own; not while a gradient is taken, of which the copy would be a part."""
         if not hasattr(self._of_thread, "module"):
             self._of_thread.module = copy.deepcopy(self._module)
 

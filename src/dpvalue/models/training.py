@@ -24,7 +24,7 @@ def train(model: Model, initial: Tensor, x: Tensor, y: Tensor, steps: Sequence[i
         initial: where it starts (size,).
         x: rows, as `model.inputs` makes them.
         y: their labels, as `model.targets` makes them.
-        steps: when to look.
+        steps: after how many steps parameters are kept.
         seed: of the order of the rows.
     """
     return train_together(model, initial, [(x, y)], steps, seed)[0]

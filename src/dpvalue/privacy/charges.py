@@ -66,8 +66,8 @@ class Charge:
         """Return the noise multiplier of the same release for another unit and relation.
 
         A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C. One
-        record (or person) of a larger unit may turn its contribution into any other: a step of "replace" for the larger
-        unit.
+        record (or person) of a larger unit may change its contribution into any other: for the larger unit that is
+        "replace".
         """
         sizes = {"record": 0, "person": 1, "party": 2}
         if sizes[self.unit] < sizes[unit]:

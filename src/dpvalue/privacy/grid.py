@@ -48,8 +48,8 @@ class Grid:
     def round(self, clipped: Tensor) -> Tensor:
         """Return clipped vectors (..., d) in steps, rounded toward zero: whole numbers, held exactly by float64.
 
-        Formal guarantee: no result is longer than C / step, whatever is given; what were longer, or is not a number,
-        becomes zero.
+        Formal guarantee: no result is longer than C / step, whatever the input; a vector that would be longer, or
+        is not finite, becomes zero.
         """
         steps = (clipped.to(torch.float64) / self.step).trunc_()
         near = steps.square().sum(-1, keepdim=True) < 1.5 * self.longest  # then whole squares do not overflow

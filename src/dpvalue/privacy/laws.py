@@ -107,7 +107,7 @@ GAUSSIAN = Law(
     log_ratio=lambda seen, here, there, scale: (seen - (here + there) / 2) * (here - there) / scale**2,
     automatic=True,
 )
-"""k releases with noise of s sensitivities are mu-GDP with mu = sqrt(k) / s, for any number of numbers."""
+"""k releases with noise of s sensitivities are mu-GDP with mu = sqrt(k) / s, for vectors of any length."""
 
 
 def _exponential_difference(out: Tensor, generator: torch.Generator) -> Tensor:

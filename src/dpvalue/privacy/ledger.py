@@ -3,7 +3,7 @@
 A release and its charge are written in one transaction, synced to disk before the caller gets the bytes. So the ledger
 never counts less than what left; a crash before that loses a release that nobody has seen. The same request again gets
 the same bytes back, never a fresh draw of noise; a different request in the same slot is refused, and so is whatever
-would pass the budget.
+would exceed the budget.
 
 What releases cost together is decided by the filter of `dpvalue.privacy.charges`, which is sound for requests and noise
 levels that depend on earlier answers. Budgets are for one unit and one neighbouring relation. A release for a larger
@@ -236,7 +236,7 @@ class Ledger:
             _keep(self._head_file, head)
 
     def require_room(self, rounds: int, charge: Charge) -> None:
-        """Raise if the rounds 0, ..., rounds - 1 that are not stored yet would pass the budget: before any is made."""
+        """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
         stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == ("release", self.purpose)}
         missing = rounds - len(stored & set(range(rounds)))

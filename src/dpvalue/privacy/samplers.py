@@ -89,7 +89,7 @@ def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
         alive = alive[_coins(bits, np.ones(len(alive)), 1, lambda i: 1)]
         high[alive] += 1
     size = low + scale * high
-    proper = ~(negative & (size == 0))  # zero must not come twice, once with either sign
+    proper = ~(negative & (size == 0))  # zero must not count twice, once with each sign
     size, negative = size[proper], negative[proper]
     signed: Ints = np.where(negative, -size, size)
     return signed

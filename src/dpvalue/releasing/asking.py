@@ -47,7 +47,7 @@ Asked = AtPoints | OnWalks
 
 @dataclass(frozen=True)
 class Answering:
-    """Rows behind the mechanism, with noise of their own: whoever holds them answers with it.
+    """The rows of one party, or of many, behind the mechanism, and where their noise comes from.
 
     Attributes:
         contributions: the rows, behind model and mechanism.

@@ -34,7 +34,7 @@ Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
 
 
-def nobody(who: Tensor, releases: Tensor) -> None:
+def no_witness(who: Tensor, releases: Tensor) -> None:
     """Watch nothing."""
 
 
@@ -110,7 +110,7 @@ class Contributions:
 
         On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
         """
-        if theta.is_cuda and len(self._cuts) > 1:  # it may be being recorded, when nothing can depend on who they are
+        if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
             widest = Cut(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
             return self._contributions([theta], None, who, widest, grid)
         return self.at(theta, who, grid)

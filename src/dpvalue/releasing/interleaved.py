@@ -25,7 +25,7 @@ from dpvalue.engine.graphs import Graph
 from dpvalue.engine.walks import Walker
 from dpvalue.privacy.noise import NoiseSource, piece_rows
 from dpvalue.progress import Progress
-from dpvalue.releasing.contributions import Contributions, Witness, nobody
+from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import Purpose, permutations
 
@@ -46,7 +46,7 @@ class InterleavedReleases:
     seed: int
     schedule: Schedule
     permutations: int
-    witness: Witness = nobody
+    witness: Witness = no_witness
 
     def run(
         self, progress: Progress, evaluate: Evaluator | None = None, add: Callable[[Ints, Floats], None] | None = None
@@ -103,7 +103,7 @@ class InterleavedReleases:
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
             path = advance(theta, who, noise, history, own, evaluate is not None)
-            releases = noise.to(theta.dtype)  # `advance` has made them of it
+            releases = noise.to(theta.dtype)  # into which `advance` has turned it
             self.witness(who, releases)
             history.add(who, releases, own)
             theta = path[:, -1]

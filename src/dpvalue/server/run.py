@@ -31,7 +31,7 @@ from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Progress
 from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.contributions import Contributions, Witness, nobody
+from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.interleaved import InterleavedReleases
 from dpvalue.releasing.job import Job
 from dpvalue.releasing.projection import Projection
@@ -63,7 +63,7 @@ class Run:
     holding: Holding
     noise: NoiseSource
     charging: Charging | None = None
-    witness: Witness = nobody
+    witness: Witness = no_witness
 
     def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
         """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
