@@ -262,7 +262,7 @@ def test_no_import_is_part_of_a_cycle_nor_hides_one_inside_a_function() -> None:
         files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     imports = {name: module_imports(name, set(files), path) for name, path in files.items()}
     assert "dpvalue.valuation.result" in imports["dpvalue.valuation.table"][0]
-    assert "dpvalue.data.schema" in imports["dpvalue.valuation.loading"][1]
+    assert "dpvalue.data.schema" in imports["dpvalue.data.stored_encoding"][1]
 
     def reached(name: str) -> set[str]:
         found: set[str] = set()

@@ -106,7 +106,7 @@ _SPENT = fields(
     mu=maybe(POSITIVE),
     claimed_epsilon=maybe(POSITIVE),
     advantage=NUMBER,
-    mechanism=must_be("the name of a law of noise", lambda found: isinstance(found, str) and found.lower() in LAWS),
+    mechanism=lambda name, found: one_of(map(str.capitalize, LAWS))(name, found),  # of those registered by now
     releases=COUNT,
     parties_per_person=COUNT,
     noise=fields(multiplier=POSITIVE, clip=POSITIVE, simulation=FLAG),
