@@ -22,7 +22,7 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
 from dpvalue.models.training import train
-from dpvalue.planning.choice import choose, mechanisms
+from dpvalue.planning.choice import choose, possible_mechanisms
 from dpvalue.planning.folds import Sketch
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
@@ -59,7 +59,7 @@ def of_projection(data: Any, seed: int, **given: Any) -> list[float]:
     rehearsal, found = at.rehearsal(), []
     for epsilon in EPSILONS:
         choice = choose(replace(at, settings=settings_of(epsilon, seed, **given)), rehearsal)
-        contributions = Contributions(choice.model, rows, choice.door, ENGINE)
+        contributions = Contributions(choice.model, rows, choice.mechanism, ENGINE)
         bounded = contributions.along(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
         scale = float(contributions.release_scale[0])
         auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", scale)
@@ -97,10 +97,10 @@ def of_finite_steps(data: Any, seed: int, steps: int) -> list[float]:
     for epsilon in EPSILONS:
         budget = settings_of(epsilon, seed)
         assert budget.privacy is not None
-        (door,) = mechanisms(budget, budget.privacy, len(changed))
+        (mechanism,) = possible_mechanisms(budget, budget.privacy, len(changed))
         ones = np.ones(len(changed), dtype=np.int64)
         rehearsal = Rehearsal(model, at.initial, at.public, ones, ones, ENGINE, seed)
-        option = rehearsal.fit(dpv.Projection(), [(clean, bad)], door, None, None)
+        option = rehearsal.fit(dpv.Projection(), [(clean, bad)], mechanism, None, None)
         found.append(efficiency_of(own, changed, epsilon, option))
     return found
 

@@ -16,7 +16,7 @@ from torch.nn.utils import vector_to_parameters
 
 import dpvalue as dpv
 from dpvalue.models import build_model, paper_cnn
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.releasing.contributions import Contributions
 from tests.data import Arrays, classification, images
 
@@ -87,7 +87,7 @@ def whole_numbers(parties: dpv.Parties, public: Arrays, model: str, unit: Unit, 
     encoding = utility.encoding(model)
     rows = parties.encode(encoding, engine.torch_dtype, engine.torch_device, privacy)
     built = build_model(model, encoding.task, rows.x[0], encoding.outputs, engine.torch_dtype, engine.torch_device)
-    contributions = Contributions(built, rows, mechanism(privacy, 1.0, 1.0), engine, on_grid=True)
+    contributions = Contributions(built, rows, make_mechanism(privacy, 1.0, 1.0), engine, on_grid=True)
     theta = torch.linspace(-1, 1, built.size, device=device).expand(parties.n, -1)
     grid = contributions.grid()
     assert grid is not None

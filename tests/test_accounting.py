@@ -152,7 +152,7 @@ def test_mixed_runs_add_up_and_different_units_do_not() -> None:
     with pytest.raises(dpv.DpvalueError, match="guarantees must share their unit"):
         dpv.privacy.total_epsilon([one, record], 5e-5)
     with pytest.raises(dpv.DpvalueError, match="guarantees must all be of private runs"):
-        dpv.privacy.total_epsilon([one, dpv.Guarantee(private=False)], 5e-5)
+        dpv.privacy.total_epsilon([one, dpv.Guarantee()], 5e-5)
     assert one.under("replace") == pytest.approx(2.0)
 
 

@@ -1,4 +1,4 @@
-"""The yardstick: the loss under a public model, released through the same door."""
+"""The yardstick: the loss under a public model, released through the same mechanism."""
 
 from __future__ import annotations
 

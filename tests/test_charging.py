@@ -176,7 +176,7 @@ def test_new_rows_and_new_people_never_cause_a_refusal(tmp_path: Path) -> None:
     for number, some in enumerate((frame, frame[:48], frame.assign(who=np.arange(60) + 100))):
         purpose = Ledger(tmp_path / "ledger", f"visit {number}")
         privacy = dpv.Privacy(2.0, 1e-5, unit="person", parties_per_person=3)
-        assert dpv.value(some, public, ledger=purpose, privacy=privacy, **settings).guarantee.person == "who"
+        assert dpv.value(some, public, ledger=purpose, privacy=privacy, **settings).guarantee.charged.person == "who"
     renamed = frame.rename(columns={"who": "visit"})
     with pytest.raises(dpv.DpvalueError, match="is for persons by the column 'who'; this run has ids by 'visit'"):
         dpv.value(renamed, public, ledger=ledger, privacy=privacy, **{**settings, "persons": "visit"})

@@ -14,7 +14,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.privacy.clipping import RULES, ClippingRule, register_rule, rule_named
-from dpvalue.privacy.laws import LAWS, Law, law_named, register_law
+from dpvalue.privacy.laws import LAPLACE, LAWS, Law, Sampling, law_named, register_law
 
 from .data import classification
 
@@ -33,15 +33,17 @@ def pure_sum(epsilon_each: float, releases: int) -> float:
 # Laplace noise with twice the scale: another convention of what a scale is, so that every use of it shows.
 DOUBLE = Law(
     name="double",
-    std=2 * sqrt(2),
-    fill=lambda out, generator: LAWS["laplace"].fill(out, generator).mul_(2),
-    numbers=lambda generator, shape: generator.laplace(scale=2.0, size=shape),
-    discrete=lambda words, bits, count: LAWS["laplace"].discrete(words, bits + 1, count),
+    sampling=Sampling(
+        std=2 * sqrt(2),
+        fill=lambda out, generator: LAPLACE.sampling.fill(out, generator).mul_(2),
+        numbers=lambda generator, shape: generator.laplace(scale=2.0, size=shape),
+        discrete=lambda words, bits, count: LAPLACE.sampling.discrete(words, bits + 1, count),
+    ),
     loss=lambda multiplier, releases: pure_sum(1 / (2 * multiplier), releases),
     noise_multiplier=lambda epsilon, delta, releases: releases / (2 * epsilon),
     advantage=dpv.privacy.accounting.laplace_advantage,
     loss_distribution=lambda pld, multiplier: pld.from_laplace_mechanism(2 * multiplier),
-    wins=lambda shift, first, second: LAWS["laplace"].wins(shift, 2 * first, 2 * second),
+    wins=lambda shift, first, second: LAPLACE.wins(shift, 2 * first, 2 * second),
     log_ratio=lambda seen, here, there, scale: ((seen - there).abs() - (seen - here).abs()) / (2 * scale),
     pure=True,
     scalar=True,
@@ -129,7 +131,7 @@ def test_an_audit_attacks_a_law_from_outside_by_its_own_likelihood() -> None:
     assert 0.4 < sound.bound <= 1.0
     assert sound.bound == pytest.approx(usual.bound, abs=0.1)  # the same seeds, noise and scores, but for their scale
     # A law that says it is twice as wide as it is spends twice what it claims.
-    too_narrow = replace(DOUBLE, name="narrow", fill=LAWS["laplace"].fill)
+    too_narrow = replace(DOUBLE, name="narrow", sampling=replace(DOUBLE.sampling, fill=LAPLACE.sampling.fill))
     register_law(too_narrow)
     try:
         found = dpv.audit(privacy=dpv.Privacy(1.0, mechanism="narrow", delta=0), **settings)
@@ -182,10 +184,12 @@ def test_all_that_a_law_says_is_of_one_law(name: str) -> None:
     """Samplers, standard deviation, order, likelihood and cost are compared with each other."""
     law, count = law_named(name), 200_000
     generator = np.random.default_rng(1)
-    drawn = law.fill(torch.empty(count, dtype=torch.float64), torch.Generator().manual_seed(1)).numpy()
-    words = law.discrete(lambda size: generator.integers(0, 2**64, size, dtype=np.uint64), 20, count) / COARSEST
-    for numbers in (drawn, law.numbers(generator, (count,)), words):
-        assert numbers.std() == pytest.approx(law.std, rel=0.02)
+    drawn = law.sampling.fill(torch.empty(count, dtype=torch.float64), torch.Generator().manual_seed(1)).numpy()
+    words = (
+        law.sampling.discrete(lambda size: generator.integers(0, 2**64, size, dtype=np.uint64), 20, count) / COARSEST
+    )
+    for numbers in (drawn, law.sampling.numbers(generator, (count,)), words):
+        assert numbers.std() == pytest.approx(law.sampling.std, rel=0.02)
         first, second = numbers.reshape(2, -1)
         for shift, other in ((-1.3, 1.0), (0.4, 1.0), (2.0, 1.0), (-0.7, 3.0), (1.1, 0.2)):
             measured = float((shift + first > other * second).mean())

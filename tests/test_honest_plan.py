@@ -151,8 +151,8 @@ def test_the_auc_of_a_crowd_is_that_of_parties_of_its_sizes(law: str) -> None:
         Sketch(generator.normal(0.5, 1, 400), np.ones(400)),
         Sketch(generator.normal(-0.5, 1, 400), np.ones(400)),
     )
-    door = Mechanism(1.0, 3.0, "record", "zero_out", law)
-    found = make_crowd(units, 0).auc(pair, ("flat", 50.0, 0.0), replace(door, clip=1 / 50), fine=True)
+    mechanism = Mechanism(1.0, 3.0, "record", "zero_out", law)
+    found = make_crowd(units, 0).auc(pair, ("flat", 50.0, 0.0), replace(mechanism, clip=1 / 50), fine=True)
     releases: list[list[float]] = [[], []]
     draw = generator.laplace if law == "laplace" else generator.normal
     for bad in (0, 1):
@@ -162,7 +162,9 @@ def test_the_auc_of_a_crowd_is_that_of_parties_of_its_sizes(law: str) -> None:
             releases[bad].append(np.concatenate(parts).mean() + draw(0, 3.0 / size))
     simulated = (np.subtract.outer(releases[0], releases[1]) > 0).mean()
     assert found == pytest.approx(simulated, abs=0.02)
-    by_median = make_crowd(np.full(16, 100), 0).auc(pair, ("flat", 50.0, 0.0), replace(door, clip=1 / 50), fine=True)
+    by_median = make_crowd(np.full(16, 100), 0).auc(
+        pair, ("flat", 50.0, 0.0), replace(mechanism, clip=1 / 50), fine=True
+    )
     assert by_median > simulated + 0.05
 
 

@@ -294,7 +294,7 @@ def test_the_library_goes_on_from_a_checkpoint_and_says_so(tmp_path: Path) -> No
     assert sorted(kept) == ["release-0", "release-1"]
     table = dpv.release((X, y), (X, y), **settings)
     assert {name: (tmp_path / "kept" / name).read_bytes() for name in kept} == kept
-    assert table.guarantee.returned is not None
+    assert table.guarantee.charged.returned is not None
     assert "returned again" in str(table.guarantee)
     same = dpv.release((X, y), (X, y), **settings)
     np.testing.assert_array_equal(same.rows, table.rows)

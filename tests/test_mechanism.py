@@ -14,7 +14,7 @@ import dpvalue as dpv
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear, Network
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
-from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
+from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
 from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
@@ -87,8 +87,8 @@ def test_no_length_escapes_through_the_range_of_float64(exponent: int) -> None:
 @pytest.mark.parametrize("rule", ["flat", "normalise"])
 def test_a_scale_moves_where_one_number_is_clipped_and_how_it_is_read(rule: str) -> None:
     scale = Scale(centre=2.0, level=5.0, gain=3.0)
-    door = Mechanism(0.5, 1.0, "party", "zero_out", rule=rule, scale=scale)
-    found = door.clipped(torch.tensor([[-9.0], [1.8], [2.0], [2.1], [2.6], [torch.nan], [torch.inf]]))[:, 0]
+    mechanism = Mechanism(0.5, 1.0, "party", "zero_out", rule=rule, scale=scale)
+    found = mechanism.clipped(torch.tensor([[-9.0], [1.8], [2.0], [2.1], [2.6], [torch.nan], [torch.inf]]))[:, 0]
     expected = [-0.5, -0.2, 0, 0.1, 0.5, 0, 0] if rule == "flat" else [-0.5, -0.5, 0, 0.5, 0.5, 0, 0]
     torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-6)
     assert (found.abs() <= 0.5).all()
@@ -99,22 +99,24 @@ def test_nothing_is_released_without_noise() -> None:
     model = Linear(4, 2, "classification", torch.float64, CPU)
     rows = PublicRows.by_party(np.ones((2, 4)), np.array([0, 1]), np.ones(2, dtype=np.int64), torch.float64, CPU)
     everyone, engine = torch.arange(2), dpv.Local(dtype="float64")
-    private = Contributions(model, rows, mechanism(dpv.Privacy(), 0.5, 1.0), engine)
+    private = Contributions(model, rows, make_mechanism(dpv.Privacy(), 0.5, 1.0), engine)
     clipped = private.at(model.initial(0).expand(2, -1), everyone)
     with pytest.raises(dpv.DpvalueError, match="noise must be given: a contribution does not leave without it"):
         private.release(clipped, None, everyone, None)
-    free = Contributions(model, rows, mechanism(None, 0.5, 0.0), engine)
+    free = Contributions(model, rows, make_mechanism(None, 0.5, 0.0), engine)
     assert torch.equal(free.release(clipped, None, everyone, None), clipped)
 
 
-def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -> torch.Tensor:
+def contribution(x: Any, y: Any, mechanism: Mechanism, dtype: str, probes: int = 1) -> torch.Tensor:
     """What one party with these records sends before noise: the mean over probes, as in a round."""
     torch_dtype = DTYPES[dtype]
     model = Linear(x.shape[1], 2, "classification", torch_dtype, CPU)
     rows = PublicRows.by_party(x, y, np.array([len(x)]), torch_dtype, CPU)
     generator = torch.Generator().manual_seed(5)
     theta = torch.randn(probes, model.size, generator=generator, dtype=torch.float64).to(torch_dtype)
-    found = Contributions(model, rows, door, dpv.Local(dtype=dtype)).at(theta, torch.zeros(probes, dtype=torch.int64))
+    found = Contributions(model, rows, mechanism, dpv.Local(dtype=dtype)).at(
+        theta, torch.zeros(probes, dtype=torch.int64)
+    )
     return found.mean(0).double()
 
 
@@ -123,7 +125,7 @@ def contribution(x: Any, y: Any, door: Mechanism, dtype: str, probes: int = 1) -
 @pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
 def test_sensitivity_holds_for_hostile_data(dtype: str, unit: str, neighbours: str) -> None:
     """One unit's data changed in any way moves a release by at most the sensitivity, NaN and infinity included."""
-    door = mechanism(dpv.Privacy(unit=unit, neighbours=neighbours), 0.5, 1.0)
+    mechanism = make_mechanism(dpv.Privacy(unit=unit, neighbours=neighbours), 0.5, 1.0)
     generator = np.random.default_rng(0)
     worst = 0.0
     for trial in range(200):
@@ -136,14 +138,14 @@ def test_sensitivity_holds_for_hostile_data(dtype: str, unit: str, neighbours: s
             other_y[changed] = 1 - y[changed]
         else:
             other_x[changed] = generator.choice(HOSTILE, (len(changed), 4))
-        before = contribution(x, y, door, dtype, probes)
-        after = contribution(other_x, other_y, door, dtype, probes)
+        before = contribution(x, y, mechanism, dtype, probes)
+        after = contribution(other_x, other_y, mechanism, dtype, probes)
         if neighbours == "zero_out":  # a unit whose contribution is zero: non-finite data counts as zero
             zeroed = x.copy()
             zeroed[changed] = np.nan
-            before, after = contribution(zeroed, y, door, dtype, probes), before
+            before, after = contribution(zeroed, y, mechanism, dtype, probes), before
         assert after.isfinite().all()
-        bound = float(door.sensitivity(torch.tensor([size]))[0])
+        bound = float(mechanism.sensitivity(torch.tensor([size]))[0])
         change = float((before - after).norm())
         assert change <= bound
         worst = max(worst, change / bound)
@@ -159,7 +161,7 @@ def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, 
     y = generator.integers(2, size=60) if task == "classification" else generator.normal(0, 1, 60)
     model = Linear(4, 2 if task == "classification" else 1, task, DTYPES[dtype], CPU)
     rows = PublicRows.by_party(x, y, np.ones(60, dtype=np.int64), DTYPES[dtype], CPU)
-    contributions = Contributions(model, rows, mechanism(dpv.Privacy(), 0.5, 1.0), dpv.Local(dtype=dtype))
+    contributions = Contributions(model, rows, make_mechanism(dpv.Privacy(), 0.5, 1.0), dpv.Local(dtype=dtype))
     random = torch.randn(60, model.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     theta, who = random.to(DTYPES[dtype]), torch.arange(60)
     nothing = torch.zeros(60, 1, model.size, dtype=theta.dtype)
@@ -186,8 +188,8 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
         ),
     ):
         rows = PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU)
-        door = mechanism(dpv.Privacy(unit=unit), 0.5, 1.0)
-        contributions = Contributions(model, rows, door, dpv.Local(dtype="float64"))
+        mechanism = make_mechanism(dpv.Privacy(unit=unit), 0.5, 1.0)
+        contributions = Contributions(model, rows, mechanism, dpv.Local(dtype="float64"))
         theta, who = model.initial(1).expand(3, -1), torch.arange(3)
         lengths = contributions.at(theta, who).norm(dim=1)
         assert [length > 0 for length in lengths.tolist()] == [size > 0 for size in sizes]
@@ -201,23 +203,23 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
 
 def test_sensitivities() -> None:
     sizes = torch.tensor([1, 4])
-    assert mechanism(dpv.Privacy(), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 3.0]
-    assert mechanism(dpv.Privacy(neighbours="replace"), 3.0, 1.0).sensitivity(sizes).tolist() == [6.0, 6.0]
-    assert mechanism(dpv.Privacy(unit="record"), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 0.75]
-    both = mechanism(dpv.Privacy(unit="record", neighbours="replace"), 3.0, 2.0)
+    assert make_mechanism(dpv.Privacy(), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 3.0]
+    assert make_mechanism(dpv.Privacy(neighbours="replace"), 3.0, 1.0).sensitivity(sizes).tolist() == [6.0, 6.0]
+    assert make_mechanism(dpv.Privacy(unit="record"), 3.0, 1.0).sensitivity(sizes).tolist() == [3.0, 0.75]
+    both = make_mechanism(dpv.Privacy(unit="record", neighbours="replace"), 3.0, 2.0)
     assert both.sensitivity(sizes).tolist() == [6.0, 1.5]
     assert both.noise_std(sizes).tolist() == [12.0, 3.0]
 
 
 def test_an_invalid_record_contributes_zero_and_the_number_of_records_stays() -> None:
-    door = mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
+    mechanism = make_mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
     generator = np.random.default_rng(3)
     x, y = generator.normal(0, 3, (4, 4)), generator.integers(2, size=4)
     broken = x.copy()
     broken[2, 1] = np.inf
     rest = np.array([0, 1, 3])
-    expected = contribution(x[rest], y[rest], door, "float64") * 3 / 4
-    torch.testing.assert_close(contribution(broken, y, door, "float64"), expected)
+    expected = contribution(x[rest], y[rest], mechanism, "float64") * 3 / 4
+    torch.testing.assert_close(contribution(broken, y, mechanism, "float64"), expected)
 
 
 def test_padding_belongs_to_no_other_party() -> None:
@@ -225,8 +227,8 @@ def test_padding_belongs_to_no_other_party() -> None:
     x = np.array([[np.nan] * 4] * 3 + [[1.0, 2.0, 3.0, 4.0]])
     model = Linear(4, 3, "classification", torch.float64, CPU)
     rows = PublicRows.by_party(x, np.array([0, 1, 2, 1]), np.array([3, 1]), torch.float64, CPU)
-    door = mechanism(dpv.Privacy(), 0.5, 1.0)
-    found = Contributions(model, rows, door, dpv.Local()).at(model.initial(0).expand(2, -1), torch.tensor([0, 1]))
+    mechanism = make_mechanism(dpv.Privacy(), 0.5, 1.0)
+    found = Contributions(model, rows, mechanism, dpv.Local()).at(model.initial(0).expand(2, -1), torch.tensor([0, 1]))
     assert float(found[0].norm()) == 0.0
     assert float(found[1].norm()) == pytest.approx(0.5)
 
@@ -282,10 +284,10 @@ def test_sums_over_many_records_and_probes_stay_within_the_sensitivity() -> None
     generator = np.random.default_rng(0)
     size = 20_000
     x, y = generator.normal(0, 3, (1, 4)) + generator.normal(0, 1e-3, (size, 4)), np.zeros(size, dtype=np.int64)
-    door = mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
+    mechanism = make_mechanism(dpv.Privacy(unit="record"), 0.5, 1.0)
     broken = x.copy()
     broken[7] = np.nan
-    change = (contribution(x, y, door, "float32") - contribution(broken, y, door, "float32")).norm()
+    change = (contribution(x, y, mechanism, "float32") - contribution(broken, y, mechanism, "float32")).norm()
     assert float(change) <= 0.5 / size
     table = dpv.release(
         (x[:2], np.array([0, 0])), (x[:20], np.arange(20) % 2), privacy=None, clip=0.01, learning_rate=1e-6,

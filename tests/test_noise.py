@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpvalue as dpv
 from dpvalue.privacy.grid import make_grid
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
 from dpvalue.releasing.contributions import Contributions
 
@@ -88,8 +88,8 @@ def test_streams_asked_for_after_a_fork_differ() -> None:
 @pytest.mark.parametrize("neighbours", ["zero_out", "replace"])
 @pytest.mark.parametrize(("size", "probes"), [(1, 1), (400, 1), (8000, 20)])
 def test_a_grid_is_fine_and_its_noise_wide(law: str, neighbours: str, size: int, probes: int) -> None:
-    door = mechanism(dpv.Privacy(neighbours=neighbours), 0.3, 5.0, law=law)
-    grid = make_grid(door, size, probes)
+    mechanism = make_mechanism(dpv.Privacy(neighbours=neighbours), 0.3, 5.0, law=law)
+    grid = make_grid(mechanism, size, probes)
     sensitivity = 0.3 * (2 if neighbours == "replace" else 1)
     scale = 5.0 * sensitivity
     assert grid.step * size**0.5 <= 0.3 / 1000
@@ -106,9 +106,9 @@ def test_a_grid_is_fine_and_its_noise_wide(law: str, neighbours: str, size: int,
 def test_rounding_never_makes_a_vector_longer(dtype: str) -> None:
     generator = torch.Generator().manual_seed(1)
     for clip, multiplier in ((0.3, 0.2), (1e-6, 40.0), (77.0, 3.0)):
-        door = mechanism(dpv.Privacy(), clip, multiplier)
-        grid = make_grid(door, 30, 1)
-        clipped = door.clipped(
+        mechanism = make_mechanism(dpv.Privacy(), clip, multiplier)
+        grid = make_grid(mechanism, 30, 1)
+        clipped = mechanism.clipped(
             (torch.randn(2000, 30, dtype=torch.float64, generator=generator) * clip).to(DTYPES[dtype])
         )
         steps = grid.round(clipped)
@@ -124,7 +124,7 @@ def test_rounding_never_makes_a_vector_longer(dtype: str) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf"), 1e300, 1e30, 4e9, 2.0])
 def test_nothing_that_is_too_long_passes_the_grid_even_if_clipping_failed(bad: float) -> None:
-    grid = make_grid(mechanism(dpv.Privacy(), 1.0, 3.0), 3, 1)
+    grid = make_grid(make_mechanism(dpv.Privacy(), 1.0, 3.0), 3, 1)
     assert (grid.round(torch.tensor([[bad, 0.0, 0.0], [bad, bad, bad]], dtype=torch.float64)) == 0).all()
     whole = 2.0**32 * grid.step  # its square in steps is 2^64, which is 0 in 64 bits
     assert (grid.round(torch.tensor([whole, 0.0, 0.0], dtype=torch.float64)) == 0).all()

@@ -17,7 +17,7 @@ from dpvalue.data.parties import Parties
 from dpvalue.models import Linear, Model, Network, projected, row_losses
 from dpvalue.planning.choice import choose
 from dpvalue.planning.settings import Settings
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.projection import Basis, make_basis
 from dpvalue.releasing.schedule import Schedule
@@ -204,11 +204,11 @@ def clipped_rows(data: tuple[Arrays, Arrays], privacy: dpv.Privacy, fixed: dict[
         noise="fast", preprocess=None, engine=EXACT, seed=0, **fixed,
     )  # fmt: skip
     run = run_for(Parties(*data[0]), dpv.Utility(*data[1]), settings)
-    door, n = run.choice.door, len(data[0][0])
+    mechanism, n = run.choice.mechanism, len(data[0][0])
     found = run.contributions.along(run.choice.points, run.choice.shares, torch.arange(n))[:, 0]
     assert (found.abs() <= 0.3).all()
     assert (found.abs() > 0.29).any()
-    return door.scale.read(found).numpy(), door.scale.gain
+    return mechanism.scale.read(found).numpy(), mechanism.scale.gain
 
 
 def test_laplace_needs_one_release_of_one_number() -> None:
@@ -300,9 +300,9 @@ def test_clean_public_rows_read_back_to_what_they_are() -> None:
     run = run_for(Parties(*train), dpv.Utility(*test), settings)
     points, shares, everyone = run.choice.points, run.choice.shares, torch.arange(300)
     bounded = run.contributions.along(points, shares, everyone)
-    free = Contributions(run.choice.model, run.contributions._rows, mechanism(None, None, 0.0), EXACT)
+    free = Contributions(run.choice.model, run.contributions._rows, make_mechanism(None, None, 0.0), EXACT)
     raw = free.along(points, shares, everyone)
-    read = run.choice.door.scale.read(bounded)
+    read = run.choice.mechanism.scale.read(bounded)
     assert float(read.mean()) == pytest.approx(float(raw.mean()), rel=0.1)
     assert abs(float(bounded.mean() / raw.mean()) - 1) > 0.2  # what leaves is not on that scale
 
@@ -394,4 +394,8 @@ def test_choose_is_deterministic() -> None:
     ones = np.ones(10, dtype=np.int64)
     at, _ = open_setting(dpv.Utility(*test), settings, ones, ones)
     first, second = choose(at), choose(at)
-    assert (first.door, first.learning_rate, first.projection) == (second.door, second.learning_rate, second.projection)
+    assert (first.mechanism, first.learning_rate, first.projection) == (
+        second.mechanism,
+        second.learning_rate,
+        second.projection,
+    )

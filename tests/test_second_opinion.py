@@ -28,7 +28,7 @@ from scipy import stats
 import dpvalue as dpv
 from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.grid import Grid, make_grid
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
 
 RARE = 1e-6
@@ -228,7 +228,7 @@ def test_noise_on_its_grid_spends_the_delta_that_was_asked_for(
     Between the sum and the budget lie rounding toward zero (at most a step of the clipping norm) and the widening.
     """
     privacy = dpv.Privacy(epsilon, delta, neighbours=neighbours, mechanism="gaussian")
-    grid = make_grid(mechanism(privacy, 0.7, privacy.noise_multiplier(1, 9)), 1, probes)
+    grid = make_grid(make_mechanism(privacy, 0.7, privacy.noise_multiplier(1, 9)), 1, probes)
     move = moved_by(grid, neighbours)
     spent = wide_gaussian_delta(epsilon, 2.0**grid.bits, move)
     assert 0.998 * delta < spent <= delta
@@ -240,7 +240,7 @@ def test_noise_on_its_grid_spends_the_delta_that_was_asked_for(
 def test_laplace_noise_on_its_grid_is_pure_at_the_epsilon_that_was_asked_for(epsilon: float, neighbours: str) -> None:
     """In fractions: the largest loss of a discrete Laplace law is move / scale. OpenDP's map says the same."""
     privacy = dpv.Privacy(epsilon, 0, neighbours=neighbours)
-    grid = make_grid(mechanism(privacy, 0.7, privacy.noise_multiplier(1, 9, "laplace"), law="laplace"), 1, 1)
+    grid = make_grid(make_mechanism(privacy, 0.7, privacy.noise_multiplier(1, 9, "laplace"), law="laplace"), 1, 1)
     move = moved_by(grid, neighbours)
     assert Fraction(9999, 10000) * Fraction(epsilon) < Fraction(move, 2**grid.bits) <= Fraction(epsilon)
     whole = opendp.atom_domain(T=int), opendp.absolute_distance(T=int)

@@ -17,7 +17,7 @@ from dpvalue.data.parties import Parties
 from dpvalue.models import Linear
 from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.budget import guarantee
-from dpvalue.privacy.mechanism import Scale, mechanism
+from dpvalue.privacy.mechanism import Scale, make_mechanism
 from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
@@ -34,7 +34,7 @@ def contributions(parties: Parties, privacy: dpv.Privacy, clip: float, scale: Sc
     encoding = fit_encoding(np.asarray(parties.X), np.arange(len(parties.y)) % 3, "classification", None)
     rows = parties.encode(encoding, torch.float64, CPU, privacy)
     model = Linear(4, 3, "classification", torch.float64, CPU)
-    made = Contributions(model, rows, mechanism(privacy, clip, 1.0, scale=scale), EXACT)
+    made = Contributions(model, rows, make_mechanism(privacy, clip, 1.0, scale=scale), EXACT)
     theta = torch.linspace(-1, 1, 15, dtype=torch.float64).expand(parties.n, -1)
     return made.at(theta, torch.arange(parties.n)), made
 
@@ -177,13 +177,15 @@ def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
     model = Linear(1, 2, "classification", torch.float64, CPU)
     x, y, usable = np.array([[np.nan], [np.nan], [1.0]]), np.array([0, 0, 1]), np.array([False, False, True])
     pair, units = np.array([0, 0, 1]), np.array([1, 1])
-    people = PublicRows.by_person(x, y, usable, np.array([0, 1]), pair, units, torch.float64, CPU)
+    people = PublicRows.by_person(x, y, usable, (np.array([0, 1]), pair), units, torch.float64, CPU)
     cases: list[tuple[str, PublicRows]] = [("person", people)]
     for unit, sizes in (("record", [2, 1]), ("party", [2, 1]), ("party", [0, 3])):
         cases.append((unit, PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU, usable)))
     for unit, rows in cases:
-        door = mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
-        found = Contributions(model, rows, door, EXACT).at(torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1]))
+        mechanism = make_mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
+        found = Contributions(model, rows, mechanism, EXACT).at(
+            torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1])
+        )
         assert torch.equal(found[0], torch.zeros(4, dtype=torch.float64)), unit
         assert found[1].any(), unit
 

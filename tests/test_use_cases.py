@@ -128,7 +128,7 @@ def test_a_federation_spends_its_budget_over_all_rounds() -> None:
     for method in (ROUND_IID, ROUND_DECAYING):
         run = open_run([method], problem, 10, 1.0, metric="accuracy", learning_rate=0.01, seed=0)
         assert run.choice.releases == 10
-        spent = dpv.privacy.accounting.epsilon(run.choice.door.noise_multiplier, 5e-5, 10)
+        spent = dpv.privacy.accounting.epsilon(run.choice.mechanism.noise_multiplier, 5e-5, 10)
         assert run_rounds(run, 3).cost["epsilon"] == pytest.approx(spent)
     honest = open_run([replace(ROUND_DECAYING, noise="honest")], problem, 10, 1.0, metric="accuracy", seed=0)
     assert run_rounds(honest, 3).cost["epsilon"] == 1.0
@@ -149,7 +149,7 @@ def test_a_federation_adds_the_noise_that_it_claims(noise: str) -> None:
         run_rounds(replace(run, witness=see), 2)
     errors = torch.stack(seen["honest"]) - torch.stack(seen["none"])
     assert errors.shape[:2] == (20, 12)
-    claimed = run.choice.door.noise_multiplier  # of the last run, the honest one
+    claimed = run.choice.mechanism.noise_multiplier  # of the last run, the honest one
     assert float(errors.std()) == pytest.approx(claimed, rel=0.1)
     assert float(errors[0].std()) == pytest.approx(float(errors[-1].std()), rel=0.4)
 

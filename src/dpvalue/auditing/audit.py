@@ -135,7 +135,7 @@ class _Attacker:
         run = worlds.present
         self._law, self._seed, self._kind = law_named(run.choice.spent.law), run.settings.seed, run.settings.noise
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
-        self._scale = (run.choice.door.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
+        self._scale = (run.choice.mechanism.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
         stands_still = run.choice.learning_rate == STILL and not run.choice.schedule.fresh_start
         self._noise: list[Tensor] | None = [] if stands_still else None
@@ -194,7 +194,7 @@ class _Attacker:
 def _moved(worlds: Worlds) -> float:
     """How far one canary moves what all parties would release first, over the claimed sensitivity."""
     run = worlds.one
-    sensitivity = run.choice.door.scale.gain * run.choice.door.sensitivity(run.contributions.units.cpu())
+    sensitivity = run.choice.mechanism.scale.gain * run.choice.mechanism.sensitivity(run.contributions.units.cpu())
     apart = torch.linalg.vector_norm(_before_noise(worlds.one) - _before_noise(worlds.none), dim=-1).cpu()
     found = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
     return found if isfinite(found) else inf  # what is not a number is told apart from every number
@@ -214,7 +214,7 @@ def _differences(worlds: Worlds) -> tuple[str, ...]:
     one, other = worlds.present, worlds.absent
     pairs: dict[str, tuple[Any, Any]] = {
         name: (getattr(one.choice, name), getattr(other.choice, name))
-        for name in ("door", "learning_rate", "projection", "schedule", "releases", "spent", "expected_auc")
+        for name in ("mechanism", "learning_rate", "projection", "schedule", "releases", "spent", "expected_auc")
     }
     pairs["names"] = one.names, other.names
     pairs["classes"] = one.encoding.classes, other.encoding.classes

@@ -16,8 +16,8 @@ A text of more than 400 characters is itself. As a *number*, a cell is a double;
 missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
 
 As an *identity* (an id, the name of a party) only whole numbers have another form than their text: 7, "7.0" and "007"
-are "7", but "1.10", "12e5" and "TRUE" stay as they are. What was stored as a float too large for whole numbers to be
-told apart (2^53, for float32 2^24) is nobody's. The name of a party is missing only if it is empty; "NA" is a name.
+are "7", but "1.10", "12e5" and "TRUE" stay as they are. A float that is too large to tell whole numbers apart
+(2^53, for float32 2^24) is no identity. The name of a party is missing only if it is empty; "NA" is a name.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def number(cell: Any) -> float:
         return _number(plain)
     if isinstance(plain, int) and plain.bit_length() > 1023:  # too large for a double
         return inf
-    found = float(plain)
-    return found if isfinite(found) else inf
+    double = float(plain)
+    return double if isfinite(double) else inf
 
 
 def identity(cell: Any) -> str | None:
@@ -142,8 +142,8 @@ def is_infinite(cell: Any) -> bool:
 def each(cells: list[Any], parse: Callable[[Any], Any]) -> list[Any]:
     """Return what each cell is parsed to, alone; equal texts are parsed once."""
     if set(map(type, cells)) <= {str, type(None)}:
-        found = {cell: parse(cell) for cell in set(cells)}
-        return list(map(found.__getitem__, cells))
+        parsed = {cell: parse(cell) for cell in set(cells)}
+        return list(map(parsed.__getitem__, cells))
     # Not once for equal cells: 1, 1.0 and True are equal in Python, and not the same text.
     return [parse(cell) for cell in cells]
 
@@ -156,15 +156,15 @@ def index_of(names: tuple[Any, ...]) -> dict[str, int]:
     >>> index_of((0, 1))["true"], index_of((False, True))["1"]
     (1, 1)
     """
-    found: dict[str, int] = {}
+    places: dict[str, int] = {}
     for place, name in enumerate(names):
-        found.setdefault(text(name) or "", place)
-    for one, other in (("true", "1"), ("false", "0")):
-        if one in found or other in found:
-            found.setdefault(one, found.get(other, -1))
-            found.setdefault(other, found[one])
-    found.pop("", None)
-    return found
+        places.setdefault(text(name) or "", place)
+    for word, digit in (("true", "1"), ("false", "0")):
+        if word in places or digit in places:
+            places.setdefault(word, places.get(digit, -1))
+            places.setdefault(digit, places[word])
+    places.pop("", None)
+    return places
 
 
 def _plain(cell: Any) -> str | bool | int | float | None:
@@ -211,8 +211,8 @@ def _number(cell: str) -> float:
     if len(cell) > _LONGEST:
         return inf
     if _NUMBER.fullmatch(cell) is not None:
-        found = float(cell)
-        return found if isfinite(found) else inf
+        double = float(cell)
+        return double if isfinite(double) else inf
     return _BOOLEANS.get(cell.lower(), inf)
 
 
@@ -224,8 +224,8 @@ def _unicode(cell: str) -> str:
     return unicodedata.normalize("NFC", whole)
 
 
-def _of_double(found: float) -> str:
-    return str(int(found)) if isfinite(found) and found.is_integer() else repr(found)
+def _of_double(double: float) -> str:
+    return str(int(double)) if isfinite(double) and double.is_integer() else repr(double)
 
 
 def _of_moment(day: str, clock: str, seconds: str | None, fraction: str | None, zone: str | None) -> str:

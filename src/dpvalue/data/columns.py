@@ -46,15 +46,15 @@ class Column:
         return Column(self.cells[rows], None if self.missing is None else self.missing[rows], self.is_text)
 
     def numbers(self) -> Floats:
-        """Return the cells as numbers: NaN where one is missing, infinity where it is none."""
+        """Return the cells as numbers: NaN for a missing cell, infinity for one that is not a number."""
         if isinstance(self.cells, list):
             return np.array(each(self.cells, number), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self.cells.astype(np.float64)
-        found[np.isinf(found)] = np.inf
+            numbers = self.cells.astype(np.float64)
+        numbers[np.isinf(numbers)] = np.inf
         if self.missing is not None:
-            found[self.missing] = np.nan
-        return found
+            numbers[self.missing] = np.nan
+        return numbers
 
     def texts(self) -> Array:
         """Return the canonical texts of the cells (objects); None where one is missing."""
@@ -78,23 +78,23 @@ class Column:
         """Return which cells are missing."""
         if isinstance(self.cells, list):
             return np.array(each(self.cells, is_missing), dtype=bool)
-        found = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
-        return found if self.missing is None else found | self.missing
+        missing = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
+        return missing if self.missing is None else missing | self.missing
 
     def _mapped(self, parse: Callable[[Any], str | None]) -> Array:
         if isinstance(self.cells, list):
             return _objects(each(self.cells, parse))
         different, place = np.unique(self.cells, return_inverse=True)
-        found = _objects([parse(cell) for cell in different])[place.reshape(-1)]
+        parsed = _objects([parse(cell) for cell in different])[place.reshape(-1)]
         if self.missing is not None:
-            found[self.missing] = None
-        return found
+            parsed[self.missing] = None
+        return parsed
 
 
 def _objects(cells: Sequence[Any]) -> Array:
-    found = np.empty(len(cells), dtype=object)
-    found[:] = cells
-    return found
+    objects = np.empty(len(cells), dtype=object)
+    objects[:] = cells
+    return objects
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -131,24 +131,24 @@ class Columns:
 
     def finite(self, name: str) -> Floats:
         """Return a column as numbers; NaN for whatever is not a finite one."""
-        found = self[name].numbers()
-        found[np.isinf(found)] = np.nan
-        return found
+        numbers = self[name].numbers()
+        numbers[np.isinf(numbers)] = np.nan
+        return numbers
 
     def unreadable(self, numeric: Mapping[str, bool]) -> Bools:
         """Return which rows have a cell that is neither a number nor missing in a column of numbers."""
-        found = np.zeros(len(self), dtype=bool)
+        bad = np.zeros(len(self), dtype=bool)
         for name in self.columns:
             if numeric[name]:
-                found |= np.isinf(self[name].numbers())
-        return found
+                bad |= np.isinf(self[name].numbers())
+        return bad
 
     def is_numeric(self) -> dict[str, bool]:
         """Return which columns hold numbers: every cell that is not missing is one (true and false are 1 and 0)."""
         return {name: _is_numeric(column) for name, column in self.by_name.items()}
 
     def to_pandas(self, numeric: Mapping[str, bool]) -> pandas.DataFrame:
-        """Return a frame whose columns are numbers (float64; NaN where a cell is none) or texts."""
+        """Return a frame whose columns are numbers (float64; NaN for a cell that is not one) or texts."""
         import pandas as pd
 
         columns = {name: self.finite(name) if numeric[name] else self[name].words() for name in self.columns}
@@ -162,7 +162,7 @@ def _is_numeric(column: Column) -> bool:
 
 
 def joined(parts: Sequence[Columns]) -> Columns:
-    """Return the rows of several public tables after each other."""
+    """Return the rows of several public tables, one table after the other."""
     return Columns({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
 
 
@@ -187,14 +187,13 @@ def as_columns(data: Any) -> Columns:
     """Return a frame of pandas or polars as columns of cells."""
     if isinstance(data, Columns):
         return data
-    if hasattr(data, "column_names") and hasattr(data, "to_batches"):  # Arrow
-        names = [str(name) for name in data.column_names]
-        _require_different(names)
-        return Columns({name: of_arrow(one) for name, one in zip(names, data.columns, strict=True)})
-    names = [str(name) for name in data.columns]
+    is_arrow = hasattr(data, "column_names") and hasattr(data, "to_batches")
+    names = [str(name) for name in (data.column_names if is_arrow else data.columns)]
     _require_different(names)
+    if is_arrow:
+        return Columns({name: of_arrow(column) for name, column in zip(names, data.columns, strict=True)})
     if hasattr(data, "get_columns"):  # polars
-        return Columns({name: of_polars(one) for name, one in zip(names, data.get_columns(), strict=True)})
+        return Columns({name: of_polars(column) for name, column in zip(names, data.get_columns(), strict=True)})
     return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})
 
 
@@ -205,7 +204,7 @@ def _require_different(names: list[str]) -> None:
 
 
 def of_pandas(series: Any) -> Column:
-    """Return a series of pandas."""
+    """Return a pandas series as a column."""
     if isinstance(series.dtype, np.dtype) and series.dtype.kind in "biuf":
         return of_array(series.to_numpy())
     if type(series.dtype).__name__ == "ArrowDtype":
@@ -214,7 +213,7 @@ def of_pandas(series: Any) -> Column:
 
 
 def of_polars(series: Any) -> Column:
-    """Return a series of polars."""
+    """Return a polars series as a column."""
     if (series.dtype.is_integer() and "128" not in str(series.dtype)) or series.dtype.is_float():
         missing = series.is_null().to_numpy()
         return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
@@ -236,7 +235,7 @@ def _moments(series: Any) -> Column:
 
 
 def of_arrow(column: Any) -> Column:
-    """Return a column of Arrow (of a Parquet file)."""
+    """Return a column of an Arrow table, or of a Parquet file."""
     from pyarrow import types
 
     if types.is_integer(column.type) or (types.is_floating(column.type) and not types.is_float16(column.type)):
@@ -255,7 +254,7 @@ def of_arrow(column: Any) -> Column:
 
 
 def of_array(array: Array) -> Column:
-    """Return a flat array of NumPy."""
+    """Return a flat NumPy array as a column."""
     if array.dtype.kind in "biuf":
         return Column(array.astype(np.float64) if array.dtype.itemsize > 8 else array)
     if array.dtype.kind == "U":
@@ -276,14 +275,14 @@ def _without_impossible(array: Array) -> Array:
 
 
 def _replaced(array: Array, bad: Bools) -> Array:
-    found = np.empty(len(array), dtype=object)
-    found[~bad] = array[~bad].tolist()
-    found[bad] = "\ufffd"
-    return found
+    texts = np.empty(len(array), dtype=object)
+    texts[~bad] = array[~bad].tolist()
+    texts[bad] = "\ufffd"
+    return texts
 
 
 def of_cells(cells: list[Any]) -> Column:
-    """Return cells that a typed format holds: texts among them are texts."""
+    """Return the cells of a typed format as a column: texts among them are texts."""
     return Column(cells, None, any(isinstance(cell, str | bytes) for cell in cells))
 
 

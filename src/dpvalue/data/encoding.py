@@ -99,21 +99,21 @@ class Encoding:
         if is_numeric(raw):
             return self._with_channel(as_numbers(raw, ""))
         channel = self.shape[1:] if len(self.shape) == 3 else None
-        found = np.full((row_count(raw, ""), *self.shape), np.nan)
+        encoded = np.full((row_count(raw, ""), *self.shape), np.nan)
         for place, row in enumerate(raw):
             numbers = row_numbers(row)
             if numbers.shape in (self.shape, channel):  # images may come without a channel
-                found[place] = numbers
-        return found
+                encoded[place] = numbers
+        return encoded
 
     def _with_channel(self, numbers: Array) -> Array:
         return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
 
     def _transformed(self, raw: Any, argument: str, placed: bool) -> Array:
-        """Apply the transformer. Whatever it says of the rows it says to nobody, as they may be private.
+        """Apply the transformer. Its warnings and errors reach nobody, as they may quote private rows.
 
-        In blocks of a fixed size, in which rows that it does not take are replaced by a public one: nobody else's
-        numbers, nor the order in which they are added up, change with them. `Schema` reads each cell alone anyway.
+        Rows go in blocks of a fixed size, in which a row that it rejects is replaced by a public one: neither the
+        numbers of other rows nor the order of sums changes with it. `Schema` reads each cell alone anyway.
         """
         count = row_count(raw, argument)
         if self.by_columns:
@@ -125,34 +125,34 @@ class Encoding:
             return self._with_channel(as_numbers(self.preprocess.transform(table), argument))
         rows, bad = self.fitted.rows(raw, argument)
         size = _BLOCK if placed and self.fitted.kind != "objects" else 1
-        found = np.full((count, *self.shape), np.nan)
+        encoded = np.full((count, *self.shape), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for first in range(0, count, size):
-                some = np.arange(first, min(first + size, count))
-                found[some] = self._block(take_rows(rows, some), bad[some])
-        return found
+                block = np.arange(first, min(first + size, count))
+                encoded[block] = self._block(take_rows(rows, block), bad[block])
+        return encoded
 
     def _block(self, rows: Any, bad: Bools) -> Array:
-        """What the transformer makes of some rows; NaN of those that are bad, or that it does not take."""
+        """What the transformer makes of these rows; NaN for those that are bad, or that it rejects."""
         assert self.fitted is not None
         nothing = np.full((1, *self.shape), np.nan)
-        found = self._try(self.fitted.filled(rows, bad), len(bad))
-        if found is None:
+        encoded = self._try(self.fitted.filled(rows, bad), len(bad))
+        if encoded is None:
             alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
-            bad = bad | np.array([one is None for one in alone])
-            found = self._try(self.fitted.filled(rows, bad), len(bad))
-            if found is None:  # it takes each of them, and not all together: then as they are alone
-                found = np.concatenate([nothing if one is None else one for one in alone])
-        return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, found)
+            bad = bad | np.array([row is None for row in alone])
+            encoded = self._try(self.fitted.filled(rows, bad), len(bad))
+            if encoded is None:  # it accepts each of them alone, but not all together
+                encoded = np.concatenate([nothing if row is None else row for row in alone])
+        return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, encoded)
 
     def _try(self, rows: Any, count: int) -> Array | None:
-        """What the transformer makes of rows; None where it takes them not, or makes something else of them."""
+        """What the transformer makes of rows; None if it rejects them, or returns another shape."""
         try:
-            found = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
+            encoded = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
         except Exception:  # a transformer may raise anything, and its message may quote a row
             return None
-        return found if found.shape == (count, *self.shape) else None
+        return encoded if encoded.shape == (count, *self.shape) else None
 
     def labels(self, raw: Any, argument: str) -> Array:
         """Return raw labels as class numbers, -1 for none of them; for regression as real numbers, NaN for none.
@@ -205,16 +205,16 @@ def fit_encoding(
     return Encoding(task, known, shape, column_names(features), transformer is not None, transformer, fitted)
 
 
-def _classes(y: Column, given: Any) -> tuple[Any, ...]:
+def _classes(y: Column, named: Any) -> tuple[Any, ...]:
     """The classes that are given, or else those that the public labels show."""
-    if given is None:
+    if named is None:
         try:
-            found = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
+            shown = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
         except TypeError:
             raise DpvalueError("utility labels must be of one type, got a mixture") from None
-        classes = tuple(found.tolist() if isinstance(found, np.ndarray) else found)
+        classes = tuple(shown.tolist() if isinstance(shown, np.ndarray) else shown)
     else:
-        classes = tuple(given)
+        classes = tuple(named)
         unknown = sorted({str(label) for label in y.texts()} - set(index_of(classes)))
         if unknown:
             raise DpvalueError(f"classes must hold all labels of the public set; {unknown[0]!r} is missing")
@@ -255,10 +255,10 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
 
     fitted = clone(preprocess).fit(rows)
     count = row_count(rows, "utility features")
-    some = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
-    together = as_numbers(fitted.transform(take_rows(rows, some)), "utility features")
-    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in some]
-    same_shape = all(one.shape == together[:1].shape for one in alone) and len(together) == len(some)
+    tried = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
+    together = as_numbers(fitted.transform(take_rows(rows, tried)), "utility features")
+    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in tried]
+    same_shape = all(numbers.shape == together[:1].shape for numbers in alone) and len(together) == len(tried)
     if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
         raise DpvalueError(
             "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "

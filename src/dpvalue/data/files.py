@@ -59,14 +59,14 @@ class Block:
     @property
     def bad(self) -> Bools:
         """Which records are bad."""
-        found = np.zeros(len(self.columns), dtype=bool)
-        found[list(self.faults)] = True
-        return found
+        bad = np.zeros(len(self.columns), dtype=bool)
+        bad[list(self.faults)] = True
+        return bad
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivateFile:
-    """A private file that is open: its columns; its records can be counted, or read, once.
+    """An open private file: its columns, and its records, which can be counted, or read, once.
 
     Attributes:
         columns: the names of the columns.
@@ -177,11 +177,11 @@ def _sound_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
     return columns
 
 
-def require_records(path: Path, found: Peek) -> Peek:
+def require_records(path: Path, peek: Peek) -> Peek:
     """Return what is public of a file, unless it has no records."""
-    if not found.rows:
+    if not peek.rows:
         raise DpvalueError(f"{path} has a header and no rows")
-    return found
+    return peek
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _layout(path: Path, binary: IO[bytes]) -> Layout:
         first = binary.readline(LONGEST_LINE + 1).decode("utf-8-sig").rstrip("\r\n")
         if "\r" in first or len(first) > LONGEST_LINE:
             raise DpvalueError(f"{path} must end its lines with line feeds: its first line is no header")
-        separator = max(_SEPARATORS, key=first.count)  # the one that parts the header most often
+        separator = max(_SEPARATORS, key=first.count)  # the one that is in the header most often
         names = tuple(name.strip() for name in split_cells(first, separator)) if first else ()
     except (UnicodeDecodeError, csv.Error):
         raise DpvalueError(f"{path} is not a text file in UTF-8 with a header in its first line") from None
@@ -218,13 +218,8 @@ def _public_csv(path: Path) -> Columns:
         raise DpvalueError(f"{path} is not a text file in UTF-8") from None
     separator = _layout(path, io.BytesIO(content)).separator
     try:
-        lines = [
-            line
-            for line in csv.reader(
-                io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True
-            )
-            if line
-        ]
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, skipinitialspace=True, strict=True)
+        lines = [line for line in reader if line]
     except csv.Error as error:
         raise DpvalueError(f"{path} is not a table: {error}") from None
     if not lines:
@@ -266,7 +261,7 @@ def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, C
 
 
 def _npz(path: Path) -> dict[str, Column]:
-    """One column a flat array; an array of rows, say X, becomes X0, X1, ..."""
+    """One column for each flat array; an array of rows, say X, becomes X0, X1, ..."""
     try:
         with path.open("rb") as binary, zipfile.ZipFile(binary) as archive:
             _require_plain(archive)
@@ -275,7 +270,7 @@ def _npz(path: Path) -> dict[str, Column]:
                 arrays = {name: file[name] for name in file.files}
     except (ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError, *_ZIP):
         raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
-    if not arrays or len({len(one) if one.ndim else -1 for one in arrays.values()}) != 1:
+    if not arrays or len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
         raise DpvalueError(f"{path} must hold arrays with one row per record each")
     columns: dict[str, Column] = {}
     for name, array in arrays.items():
@@ -297,8 +292,6 @@ def _require_plain(archive: zipfile.ZipFile) -> None:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, _, dtype = read(file)
-            if (
-                dtype.kind not in "biufUSM"
-                or member.file_size - file.tell() != int(np.prod(shape, dtype=object)) * dtype.itemsize
-            ):
+            size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+            if dtype.kind not in "biufUSM" or member.file_size - file.tell() != size:
                 raise ValueError(member.filename)

@@ -41,8 +41,7 @@ class Fitted:
             table = as_columns(raw) if is_frame(raw) else self._columns(raw, argument)
             return table.to_pandas(self.numeric), table.unreadable(self.numeric)
         if self.kind == "objects" and not is_frame(raw):
-            rows = as_rows(raw, self.shape)
-            return rows, bad
+            return as_rows(raw, self.shape), bad
         if is_sparse(raw) and self.kind == "sparse":
             return raw.tocsr(), bad
         if is_frame(raw):
@@ -53,13 +52,15 @@ class Fitted:
         else:
             numbers = np.full((len(bad), *self.shape), np.nan)
             for place, row in enumerate(raw):
-                found = row_numbers(row)
-                bad[place] = found.shape != self.shape
+                cells = row_numbers(row)
+                bad[place] = cells.shape != self.shape
                 if not bad[place]:
-                    numbers[place] = found
+                    numbers[place] = cells
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
-        bad |= np.asarray(np.isinf(numbers.reshape(len(bad), -1)).any(axis=1))  # a transformer may make a number of it
+        bad |= np.asarray(
+            np.isinf(numbers.reshape(len(bad), -1)).any(axis=1)
+        )  # which a transformer may turn into a number
         if self.kind == "sparse":
             from scipy.sparse import csr_matrix
 
@@ -91,9 +92,9 @@ class Fitted:
 
 
 def _put(cells: Any, bad: Bools, other: Any) -> Any:
-    found = cells.copy()
-    found[bad] = other
-    return found
+    filled = cells.copy()
+    filled[bad] = other
+    return filled
 
 
 def fitted_to(features: Any, is_schema: bool) -> Fitted:
@@ -104,12 +105,9 @@ def fitted_to(features: Any, is_schema: bool) -> Fitted:
         return Fitted("schema" if is_schema else "frame", table if is_schema else table.to_pandas(numeric), numeric, ())
     if is_sparse(features):
         return Fitted("sparse", features.tocsr(), {}, tuple(features.shape[1:]))
-    if not is_numeric(features):
-        rows = as_rows(features)
-        try:
-            rows = np.asarray(rows, dtype=np.float64)
-        except (TypeError, ValueError):  # texts among them
-            return Fitted("objects", rows, {}, tuple(rows.shape[1:]))
-        return Fitted("numbers", rows, {}, tuple(rows.shape[1:]))
-    rows = as_numbers(features, "utility features")
+    rows = as_numbers(features, "utility features") if is_numeric(features) else as_rows(features)
+    try:
+        rows = np.asarray(rows, dtype=np.float64)
+    except (TypeError, ValueError):  # texts among them
+        return Fitted("objects", rows, {}, tuple(rows.shape[1:]))
     return Fitted("numbers", rows, {}, tuple(rows.shape[1:]))

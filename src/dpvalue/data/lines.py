@@ -22,13 +22,13 @@ csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 @dataclass(frozen=True)
 class Layout:
-    """What the header of a text file says: the names of its columns and what parts them."""
+    """What the header of a text file says: the names of its columns, and the separator."""
 
     names: tuple[str, ...]
     separator: str
 
     def cells(self, line: bytes) -> list[str] | str:
-        """Return the cells of a line; of a bad record a text that says what is wrong with it."""
+        """Return the cells of a line; for a bad record, a text that says what is wrong with it."""
         if _CUT in line or len(line) > LONGEST_LINE:
             return "longer than a mebibyte"
         if not line.strip():
@@ -36,13 +36,13 @@ class Layout:
         if b"\0" in line:
             return "holds a NUL byte"
         try:
-            found = split_cells(line.decode("utf-8"), self.separator)
+            cells = split_cells(line.decode("utf-8"), self.separator)
         except UnicodeDecodeError:
             return "not UTF-8"
         except csv.Error:
             return "quotes that do not close, or text beside them (private files are read line by line)"
         return (
-            found if len(found) == len(self.names) else f"{len(found)} cell(s), not {len(self.names)} as in the header"
+            cells if len(cells) == len(self.names) else f"{len(cells)} cell(s), not {len(self.names)} as in the header"
         )
 
     def guesses(self, line: bytes, name: str) -> tuple[str, ...]:
@@ -59,8 +59,8 @@ class Layout:
             return (_last_cell(text, self.separator),)
         cells = [cell.strip(' "') for cell in text.split(self.separator)]
         ends = (place, len(cells) - 1 - (last - place))
-        found = [cells[at] for at in (ends if place <= last / 2 else ends[::-1]) if 0 <= at < len(cells)]
-        return tuple(found)
+        nearer_first = ends if place <= last / 2 else ends[::-1]
+        return tuple(cells[at] for at in nearer_first if 0 <= at < len(cells))
 
 
 def _first_cell(text: str, separator: str) -> str:
@@ -120,8 +120,8 @@ def _shortened(line: bytes) -> bytes:
 
 def count_lines(file: IO[bytes]) -> int:
     """Return the number of lines of what is left of a file, without looking into any."""
-    found, ends_open = 0, False
+    lines, ends_open = 0, False
     while chunk := file.read(BLOCK_BYTES):
-        found += chunk.count(b"\n")
+        lines += chunk.count(b"\n")
         ends_open = not chunk.endswith(b"\n")
-    return found + ends_open
+    return lines + ends_open

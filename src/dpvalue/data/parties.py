@@ -27,12 +27,12 @@ _WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Parties:
-    """The parties' private rows. Nothing of it leaves but through a release.
+    """The parties' private rows. Nothing of them leaves except through a release.
 
     Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
     party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
 
-    A row that cannot be used contributes nothing, and is told to nobody but the caller of `problems`: one without a
+    A row that cannot be used contributes nothing, and is reported to nobody but the caller of `problems`: one without a
     group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
     finite number.
 
@@ -53,11 +53,11 @@ class Parties:
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
-        for name, given in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
-            found = rows if given is None else len(label_column(given, name))
-            if found != rows:
-                each = "one per row of features" if given is self.y else "one label per row"
-                raise DpvalueError(f"{name} must be {each} ({rows}), got {found}")
+        for name, labels in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
+            count = rows if labels is None else len(label_column(labels, name))
+            if count != rows:
+                each = "one per row of features" if labels is self.y else "one label per row"
+                raise DpvalueError(f"{name} must be {each} ({rows}), got {count}")
         if self.n < self.least:
             raise DpvalueError(f"parties must number at least {self.least}, got {self.n}")
 
@@ -143,10 +143,9 @@ class Parties:
         if privacy is None or not by_person:
             return PrivateRows.by_party(x[order], y[order], self.sizes, dtype, device, usable[order])
         parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
-        counted = pair[order] >= 0
-        order = order[counted]
+        order = order[pair[order] >= 0]
         units = self.units("person")
-        return PrivateRows.by_person(x[order], y[order], usable[order], parties, pair[order], units, dtype, device)
+        return PrivateRows.by_person(x[order], y[order], usable[order], (parties, pair[order]), units, dtype, device)
 
     def problems(
         self,
@@ -170,14 +169,14 @@ class Parties:
             target: the label column of a public DataFrame.
         """
         person = None if self.persons is None else self.person_of_row
-        found = owner_problems(self.party_of_row, person)
+        problems = owner_problems(self.party_of_row, person)
         if utility is not None:
             encoding = as_utility(utility, target).encoding(model, preprocess, classes)
-            found += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
+            problems += feature_problems(self.X, encoding) + label_problems(self.y, encoding)
         elif is_numeric(self.X):
             numbers = as_numbers(self.X, "parties' features")
-            found += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
-        return tuple(sorted(found, key=lambda problem: problem.row))
+            problems += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
+        return tuple(sorted(problems, key=lambda problem: problem.row))
 
     def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
         """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
@@ -185,8 +184,7 @@ class Parties:
         y = encoding.labels(self.y, "parties' labels")
         flat = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)  # a finite double may not stay finite
         known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
-        usable = flat.isfinite().all(1).numpy() & known
-        return x, y, usable
+        return x, y, flat.isfinite().all(1).numpy() & known
 
 
 def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
@@ -206,9 +204,9 @@ def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
     pairs, pair = np.unique(np.stack([person[there], party[there]]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
     counts = np.arange(pairs.shape[1]) - first < most
-    found = np.full(len(party), -1)
-    found[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
-    return pairs[1], found
+    pair_of_row = np.full(len(party), -1)
+    pair_of_row[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
+    return pairs[1], pair_of_row
 
 
 def _name(label: str) -> str | int:
@@ -227,20 +225,20 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
     `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
     """
     labels = {"groups": groups, "persons": persons}
-    for name, given in labels.items():
-        if isinstance(data, Parties) and given is not None:
+    for name, column in labels.items():
+        if isinstance(data, Parties) and column is not None:
             raise DpvalueError(f"{name} must be given to Parties itself when parties is a Parties")
-        if isinstance(given, str) and not is_frame(data):
-            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {given!r}")
+        if isinstance(column, str) and not is_frame(data):
+            raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {column!r}")
     if isinstance(data, Parties):
         return data
     if is_frame(data):
         data = as_columns(data)
-        named = {name: given for name, given in labels.items() if isinstance(given, str)}
-        labels |= {name: take_column(data, given, name) for name, given in named.items()}
+        named = {name: column for name, column in labels.items() if isinstance(column, str)}
+        labels |= {name: take_column(data, column, name) for name, column in named.items()}
         data = data.without(*named.values())
-    column = persons if isinstance(persons, str) else None
-    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=column)
+    person_column = persons if isinstance(persons, str) else None
+    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=person_column)
 
 
 def counts_of(

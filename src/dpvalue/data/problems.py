@@ -51,12 +51,12 @@ def _column(raw: Any, row: int, encoding: Encoding) -> str:
         table = as_columns(raw).take([row])
         numeric = encoding.fitted.numeric if encoding.fitted else dict.fromkeys(table.columns, True)
         if hasattr(encoding.preprocess, "unreadable"):
-            found = [name for name, cells in encoding.preprocess.unreadable(table).items() if cells.any()]
+            names = [name for name, cells in encoding.preprocess.unreadable(table).items() if cells.any()]
         else:
-            found = [
+            names = [
                 name for name in table.columns if numeric[name] and not np.isfinite(_single(table[name].numbers()))[0]
             ]
-        return found[0] if found else "features"
+        return names[0] if names else "features"
     if encoding.preprocess is None and not is_sparse(raw):
         numbers = _single(encoding.features(raw[row : row + 1], "parties' features")).reshape(-1)
         return f"feature {int(np.flatnonzero(~np.isfinite(numbers))[0])}"
@@ -80,8 +80,8 @@ def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
 
 def owner_problems(party: Ints, person: Ints | None) -> list[Problem]:
     """Return the rows of no party, and of no person."""
-    found = [Problem(int(row), "group", "missing") for row in np.flatnonzero(party < 0)]
+    problems = [Problem(int(row), "group", "missing") for row in np.flatnonzero(party < 0)]
     if person is not None:
         text = "no id: missing, or a float of 2^53 or more"
-        found += [Problem(int(row), "person", text) for row in np.flatnonzero(person < 0)]
-    return found
+        problems += [Problem(int(row), "person", text) for row in np.flatnonzero(person < 0)]
+    return problems

@@ -22,7 +22,7 @@ def take_rows(raw: Any, rows: Any) -> Any:
 
 
 def join_rows(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several frames, after each other; for public rows."""
+    """Return the rows of several arrays, or of several frames, one after the other; for public rows."""
     if is_frame(parts[0]):
         return joined([as_columns(part) for part in parts])
     return np.concatenate([as_numbers(part, "rows") for part in parts])
@@ -53,11 +53,11 @@ def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
         return raw
     cells = [_cells(row) for row in raw]
     shape = cells[0].shape if shape is None and cells else shape or ()
-    found = np.empty((len(raw), *shape), dtype=object)
+    rows = np.empty((len(raw), *shape), dtype=object)
     for place, row in enumerate(cells):
         if row.shape == shape:
-            found[place] = row
-    return found
+            rows[place] = row
+    return rows
 
 
 def _cells(row: Any) -> Array:
@@ -83,7 +83,7 @@ def is_numeric(raw: Any) -> bool:
 
 
 def row_numbers(row: Any) -> Array:
-    """One row, however it is given, as numbers; NaN for what is none."""
+    """One row, however it is given, as numbers; NaN for what is not one."""
     if isinstance(row, Tensor):
         try:
             row = row.detach().cpu().to_dense() if row.is_sparse else row.detach().cpu()
@@ -93,8 +93,8 @@ def row_numbers(row: Any) -> Array:
     if is_numeric(row):
         return as_numbers(row, "")
     cells = _cells(row)
-    found = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
-    return np.where(np.isinf(found), np.nan, found)
+    numbers = np.array([number(cell) for cell in cells.ravel()], dtype=np.float64).reshape(cells.shape)
+    return np.where(np.isinf(numbers), np.nan, numbers)
 
 
 def as_numbers(raw: Any, argument: str) -> Array:

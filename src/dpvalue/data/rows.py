@@ -23,7 +23,7 @@ class _Rows:
 
     A weight is 1/size for a row of the party, and 0 for a row that does not count, which is zero: the weighted loss is
     the mean over the party's rows in which such a row adds nothing. One more row stands at the end, of zeros and of
-    weight 0: it is nobody's, and takes the places of rows where a party has too few.
+    weight 0: it belongs to nobody, and fills up parties that have too few rows.
 
     By person: party j has the persons from offsets[j] to offsets[j + 1], and person p the rows from persons[p] to
     persons[p + 1], with the weight 1/(the person's rows in the party). Rows that do not count are left out.
@@ -71,16 +71,17 @@ class _Rows:
         x: Array,
         y: Array,
         usable: Bools,
-        party_of_pair: Ints,
-        pair: Ints,
+        pairs: tuple[Ints, Ints],
         units: Ints,
         dtype: torch.dtype,
         device: torch.device,
     ) -> Self:
-        """Return the rows that count, sorted by party and person: each is of a pair (party, person).
+        """Return the rows that count, sorted by party and person.
 
-        A party has as many persons as `units` says, which is public; those without a row that counts come last.
+        `pairs` are the party of each pair (party, person), and the pair of each row. A party has as many persons as
+        `units` says, which is public; those without a row that counts come last.
         """
+        party_of_pair, pair = pairs
         share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
         counted = np.unique(pair[usable])
         counted = counted[np.argsort(party_of_pair[counted], kind="stable")]
@@ -115,15 +116,15 @@ def _offsets(sizes: Ints, device: torch.device) -> Tensor:
 def _tensors(
     x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, labels and weights as tensors, with nobody's row at the end.
+    """The rows, labels and weights as tensors, with the row that belongs to nobody at the end.
 
     A row of weight 0 becomes zero: the weight alone does not silence a NaN.
     """
     kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
-    found = []
+    tensors = []
     for numbers, kind in zip((x, y, weights), kinds, strict=True):
         tensor = torch.zeros(len(numbers) + 1, *numbers.shape[1:], dtype=kind, device=device)
         tensor[:-1] = torch.tensor(numbers, dtype=kind)
         tensor[:-1][torch.from_numpy(weights == 0).to(device)] = 0
-        found.append(tensor)
-    return found[0], found[1], found[2]
+        tensors.append(tensor)
+    return tensors[0], tensors[1], tensors[2]

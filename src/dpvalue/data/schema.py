@@ -33,8 +33,8 @@ class Numeric:
 
     def encode(self, column: Column) -> Floats:
         """Return the column, scaled (rows, 1); NaN for what is neither a number nor missing."""
-        found = column.numbers()
-        filled = np.where(np.isnan(found), self.missing, found)
+        numbers = column.numbers()
+        filled = np.where(np.isnan(numbers), self.missing, numbers)
         filled[np.isinf(filled)] = np.nan
         with np.errstate(over="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
             scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
@@ -52,8 +52,8 @@ class Categorical:
         """Return a column of zeros and ones for each category (rows, categories)."""
         place = index_of(self.categories)
         numbers = np.array([place.get(text, -1) for text in column.texts()], dtype=np.int64)
-        found: Floats = (numbers[:, None] == np.arange(len(self.categories))).astype(np.float64)
-        return found
+        encoded: Floats = (numbers[:, None] == np.arange(len(self.categories))).astype(np.float64)
+        return encoded
 
 
 class Schema:
@@ -78,9 +78,9 @@ class Schema:
         for name in self.names:
             if name not in table.columns:
                 raise DpvalueError(f"there is no column {name!r}, which the public file has")
-        found = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
-        found[np.isnan(found).any(axis=1)] = np.nan
-        return found
+        numbers = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
+        numbers[np.isnan(numbers).any(axis=1)] = np.nan
+        return numbers
 
     def unreadable(self, frame: Any) -> dict[str, Bools]:
         """Return, by column, which cells are neither numbers nor missing where the public file has numbers."""
@@ -105,8 +105,8 @@ class Schema:
         """Return the schema that `to_json` describes."""
         schema = cls()
         schema.columns_ = [
-            Categorical(one["name"], tuple(one["categories"])) if "categories" in one else Numeric(**one)
-            for one in columns
+            Categorical(column["name"], tuple(column["categories"])) if "categories" in column else Numeric(**column)
+            for column in columns
         ]
         return schema
 
@@ -117,12 +117,12 @@ class Schema:
 
 def _column(name: str, column: Column, numeric: bool) -> Numeric | Categorical:
     if numeric:
-        found = column.numbers()
-        if np.isinf(found).any():
+        numbers = column.numbers()
+        if np.isinf(numbers).any():
             raise DpvalueError(f"the column {name!r} of the public file holds infinite values")
-        known = found[~np.isnan(found)]
+        known = numbers[~np.isnan(numbers)]
         missing = float(np.median(known)) if len(known) else 0.0
-        filled = np.where(np.isnan(found), missing, found)
+        filled = np.where(np.isnan(numbers), missing, numbers)
         return Numeric(name, missing, float(filled.mean()), float(filled.std()) or 1.0)
     categories = sorted({text for text in column.texts() if text is not None})
     if len(categories) > MOST_CATEGORIES:
@@ -137,10 +137,10 @@ def infer_task(target: Column) -> str:
     """Return "regression" for numbers with fractions or with more than 20 different values, else "classification"."""
     if not Columns({"": target}).is_numeric()[""]:
         return "classification"
-    found = target.numbers()
-    found = found[~np.isnan(found)]
-    whole = bool((found == np.rint(found)).all())
-    return "classification" if whole and len(np.unique(found)) <= MOST_CLASSES else "regression"
+    numbers = target.numbers()
+    numbers = numbers[~np.isnan(numbers)]
+    whole = bool((numbers == np.rint(numbers)).all())
+    return "classification" if whole and len(np.unique(numbers)) <= MOST_CLASSES else "regression"
 
 
 def classes_of(target: Column) -> tuple[str, ...]:

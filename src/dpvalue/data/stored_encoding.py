@@ -15,7 +15,7 @@ _FIELDS = ("task", "classes", "shape", "columns", "preprocessed", "schema")
 _MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
 _CHECK = fields(
     task=one_of((CLASSIFICATION, REGRESSION)),
-    classes=each(must_be("a label", lambda found: isinstance(found, str | int | float))),
+    classes=each(must_be("a label", lambda label: isinstance(label, str | int | float))),
     shape=each(COUNT, least=1),
     columns=maybe(each(TEXT)),
     preprocessed=FLAG,

@@ -31,7 +31,7 @@ class Engine(Protocol):
         ...
 
     def piece(self, numbers: int, least: int = 1) -> int:
-        """Return how many things of so many numbers to do in one piece, at least 1.
+        """Return how many items of so many numbers go in one piece, at least 1.
 
         `least` are enough to be fast: more only if they fit a cache, fewer only if those do not fit the memory.
         """

@@ -26,8 +26,8 @@ class Evaluator:
 
     def _evaluate(self, theta: Tensor) -> Tensor:
         if callable(self.public.metric):
-            found = [float(self.public.metric(self._model.module(one))) for one in theta]
-            return torch.tensor(found, dtype=torch.float64, device=theta.device)
+            worths = [float(self.public.metric(self._model.module(parameters))) for parameters in theta]
+            return torch.tensor(worths, dtype=torch.float64, device=theta.device)
         if self.public.metric == "accuracy":
             return (self._model.outputs(theta, self._x).argmax(-1) == self._y).mean(-1, dtype=torch.float64)
         loss = self._loss(theta)

@@ -84,9 +84,9 @@ class Local:
         return max(1, min(self.threads or min(usable_cores(), _MOST_THREADS), allowed))
 
     def piece(self, numbers: int, least: int = 1) -> int:
-        """Return how many things of so many numbers to do in one piece: on a CPU, as many as its cache holds, or least.
+        """Return how many items of so many numbers go in one piece: on a CPU, what its cache holds, or `least`.
 
-        On a GPU as many as fit.
+        On a GPU, as many as fit.
         """
         if self.torch_device.type == "cuda":
             memory = self.memory or min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)

@@ -34,7 +34,7 @@ class Walker:
             orders = torch.from_numpy(permutations[w : w + together]).to(table.device)
             model = self.initial.expand(len(orders), 1, -1)
             for p in range(0, n, step):
-                some = orders[:, p : p + step]
-                path = torch.cat([model, table[some].mul_(-self.learning_rate)], dim=1).cumsum_(1)
-                yield slice(w, w + len(orders)), slice(p, p + some.shape[1]), path[:, :-1], path[:, 1:]
+                parties = orders[:, p : p + step]
+                path = torch.cat([model, table[parties].mul_(-self.learning_rate)], dim=1).cumsum_(1)
+                yield slice(w, w + len(orders)), slice(p, p + parties.shape[1]), path[:, :-1], path[:, 1:]
                 model = path[:, -1:].clone()

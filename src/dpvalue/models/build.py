@@ -43,10 +43,10 @@ def build_model(
         return PaperCNN(example, outputs, task, dtype, device)
     assert callable(model)
     network = Network(model, task, "custom", example, dtype, device)
-    found = network.outputs(network.initial(0)[None], example[None]).shape[-1]
-    if found != outputs:
+    width = network.outputs(network.initial(0)[None], example[None]).shape[-1]
+    if width != outputs:
         needed = f"{outputs} (the classes of the public set)" if task == CLASSIFICATION else "1"
-        raise DpvalueError(f"model must have {needed} outputs, got {found}")
+        raise DpvalueError(f"model must have {needed} outputs, got {width}")
     try:
         labels = torch.zeros(2, 1, dtype=torch.int64 if task == CLASSIFICATION else dtype, device=device)
         theta = network.initial(0).expand(2, -1)

@@ -36,15 +36,15 @@ def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1)
     # In memory of its own: kernels add in another order where a row does not begin at a multiple of 64 bytes.
     parts = zip(theta, x, y, strict=True)
-    found = [
+    gradients = [
         model.record_gradients(t.clone()[None], r.clone()[None, None], c.clone()[None, None])[0, 0] for t, r, c in parts
     ]
-    return torch.stack(found) if found else theta[:0]
+    return torch.stack(gradients) if gradients else theta[:0]
 
 
-def _dot(one: Tensor, other: Tensor) -> Tensor:
+def _dot(left: Tensor, right: Tensor) -> Tensor:
     """The products of the last dimensions, added up one term after the other."""
-    total = one[..., 0] * other[..., 0]
-    for place in range(1, one.shape[-1]):
-        total = total + one[..., place] * other[..., place]
+    total = left[..., 0] * right[..., 0]
+    for place in range(1, left.shape[-1]):
+        total = total + left[..., place] * right[..., place]
     return total.contiguous()

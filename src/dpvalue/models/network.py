@@ -27,17 +27,17 @@ _LOOKUPS = (
 
 
 class _Lookups(TorchDispatchMode):
-    """Notes all lookups by index, and the indices."""
+    """Records all lookups by index, with the indices."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.found: list[tuple[str, list[Any]]] = []
+        self.calls: list[tuple[str, list[Any]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func.overloadpacket.__name__
         if name in _LOOKUPS:
-            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-            self.found.append((name, [one.tolist() for one in tensors if not one.is_floating_point()]))
+            tensors = [tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor)]
+            self.calls.append((name, [tensor.tolist() for tensor in tensors if not tensor.is_floating_point()]))
         return func(*args, **(kwargs or {}))
 
 
@@ -120,10 +120,10 @@ class Network:
                 try:
                     self._module(row[None])
                 except (IndexError, RuntimeError):
-                    lookups.found.append(("out of range", []))
-            seen.append(lookups.found)
-        for (name, one), (other_name, other) in itertools.zip_longest(*seen, fillvalue=("", [])):
-            if (name, one) != (other_name, other):
+                    lookups.calls.append(("out of range", []))
+            seen.append(lookups.calls)
+        for (name, indices), (other_name, other_indices) in itertools.zip_longest(*seen, fillvalue=("", [])):
+            if (name, indices) != (other_name, other_indices):
                 raise DpvalueError(
                     f"model looks something up by an index that comes from a row ({name or other_name}): an index out "
                     "of range would reach another party's data; encode categories as columns of zeros and ones instead"
@@ -155,7 +155,7 @@ class Network:
         return mean
 
     def _take_module(self) -> None:
-        """Give this thread a module of its own; not while a gradient is being taken, which would be in its copy."""
+        """Give this thread a module of its own; not while a gradient is taken, of which the copy would be a part."""
         if not hasattr(self._of_thread, "module"):
             self._of_thread.module = copy.deepcopy(self._module)
 

@@ -24,7 +24,7 @@ def train(model: Model, initial: Tensor, x: Tensor, y: Tensor, steps: Sequence[i
         initial: where it starts (size,).
         x: rows, as `model.inputs` makes them.
         y: their labels, as `model.targets` makes them.
-        steps: when to look.
+        steps: after how many steps parameters are kept.
         seed: of the order of the rows.
     """
     return train_together(model, initial, [(x, y)], steps, seed)[0]
@@ -48,7 +48,7 @@ def train_together(
     theta = initial.repeat(len(sets), 1)
     mean, square = torch.zeros_like(theta), torch.zeros_like(theta)
     orders = [np.empty(0, dtype=np.int64) for _ in sets]
-    found: list[list[Tensor]] = [[] for _ in sets]
+    stages: list[list[Tensor]] = [[] for _ in sets]
     for step in range(1, max(steps, default=0) + 1):
         drawn = np.repeat(starts[:, None], max(batches), axis=1)
         for place, batch in enumerate(batches):
@@ -56,14 +56,14 @@ def train_together(
                 orders[place] = generators[place].permutation(len(sets[place][0]))
             drawn[place, :batch] += orders[place][:batch]
             orders[place] = orders[place][batch:]
-        some = torch.from_numpy(drawn).to(x.device)
-        gradient = model.gradients(theta, x[some], y[some], weights)
+        rows = torch.from_numpy(drawn).to(x.device)
+        gradient = model.gradients(theta, x[rows], y[rows], weights)
         # Adam in four lines: torch.optim takes longer to import than all of this to run.
         mean.lerp_(gradient, 1 - _DECAYS[0])
         square.lerp_(gradient.square(), 1 - _DECAYS[1])
         size = (square / (1 - _DECAYS[1] ** step)).sqrt_().add_(1e-8)
         theta.sub_(mean / size, alpha=LEARNING_RATE / (1 - _DECAYS[0] ** step))
         if step in steps:
-            for stages, one in zip(found, theta, strict=True):
-                stages.append(one.clone())
-    return found
+            for reached, parameters in zip(stages, theta, strict=True):
+                reached.append(parameters.clone())
+    return stages

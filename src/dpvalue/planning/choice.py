@@ -21,7 +21,7 @@ from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
-from dpvalue.privacy.mechanism import Mechanism, Scale, mechanism
+from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.projection import Basis, Projection, make_basis
 from dpvalue.releasing.schedule import Schedule
@@ -63,7 +63,7 @@ class Choice:
         projection: what the basis was made by.
         schedule: when parties release.
         releases: noisy messages per party.
-        door: clipping and noise of each.
+        mechanism: clipping and noise of each.
         learning_rate: alpha.
         spent: the guarantee.
         expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None if
@@ -77,7 +77,7 @@ class Choice:
     projection: Projection | None
     schedule: Schedule
     releases: int
-    door: Mechanism
+    mechanism: Mechanism
     learning_rate: float
     spent: Guarantee
     expected_auc: float | None
@@ -124,19 +124,19 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     schedule = _schedule(settings.resolved_schedule, projection, 1 if basis is None else len(basis.points))
     releases = schedule.releases(settings.permutations)
     multiplier = 0.0 if privacy is None else privacy.noise_multiplier(releases, at.n, law)
-    door = mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
+    mechanism = make_mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
     own = schedule.kind == "independent"
     if not isinstance(settings.learning_rate, str):
         rate = float(settings.learning_rate)
     elif basis is not None and len(initial) == 1:
         mixed = 1.0 if own else float(np.linalg.norm(schedule.table_weights(settings.permutations)))
-        rate = _rate_on_line(at, model, initial, basis, door, mixed)
+        rate = _rate_on_line(at, model, initial, basis, mechanism, mixed)
     else:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
-        rate = tuner.learning_rate(door, own, releases)
+        rate = tuner.learning_rate(mechanism, own, releases)
     spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
     auc, error = (None, None) if expected is None else (expected.auc, expected.error)
-    return Choice(model, initial, basis, projection, schedule, releases, door, rate, spent, auc, error)
+    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, auc, error)
 
 
 def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
@@ -159,7 +159,7 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
         candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
         candidates = [fixed]
-    found = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
+    found = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule)
     if not found:
         raise no_laplace(settings, privacy)
     return found
@@ -174,7 +174,7 @@ def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
     )
 
 
-def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
+def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
     """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
     schedule, permutations = settings.resolved_schedule, settings.permutations
     found = []
@@ -182,9 +182,9 @@ def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
         if not law_named(law).scalar:
             noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
-            found.append(mechanism(privacy, 1.0, noise, law=law))
+            found.append(make_mechanism(privacy, 1.0, noise, law=law))
         elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
-            found.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
+            found.append(make_mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
     return found
 
 
@@ -202,7 +202,9 @@ def _schedule(schedule: Schedule, projection: Projection | None, points: int) ->
     return replace(schedule, rounds=1, probes=schedule.probes or points)
 
 
-def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door: Mechanism, mixed: float) -> float:
+def _rate_on_line(
+    at: Setting, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
+) -> float:
     """Return the rate at which all parties together move the model to where most of what the line offers is reached.
 
     That is the nearest point with nine tenths of the best fall of the public loss. It is reached if the parties are
@@ -223,10 +225,10 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
     some = len(x)
     rows = PublicRows.by_party(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
-    alone = Contributions(model, rows, replace(door, unit="party"), engine)
+    alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(some, device=initial.device)
-    step = float(door.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
-    std = mixed * door.scale.gain * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
+    step = float(mechanism.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
+    std = mixed * mechanism.scale.gain * float(mechanism.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
     return best / reach if reach > 0 else 1.0
 

@@ -31,7 +31,7 @@ class Crowd:
     seed: int
     _lots: dict[tuple[int, int], _Lots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def auc(self, pair: Sketches, way: Way, door: Mechanism, fine: bool = False) -> float:
+    def auc(self, pair: Sketches, way: Way, mechanism: Mechanism, fine: bool = False) -> float:
         """Return the expected AUC of parties whose units have these sketches, clean and planted, exact in the noise.
 
         Half of a corrupted party's units are planted.
@@ -39,27 +39,27 @@ class Crowd:
         Args:
             pair: the sketches of units.
             way: how they are clipped.
-            door: the mechanism, with a norm of 1.
+            mechanism: the mechanism, with a norm of 1.
             fine: more stand-ins and quantiles, for a result that is stated.
         """
         clean, bad = (sketch.contribution(*way) for sketch in pair)
-        scales = way[1] * door.noise_scale(torch.from_numpy(self.units)).numpy()
+        scales = way[1] * mechanism.noise_scale(torch.from_numpy(self.units)).numpy()
         times = 4 if fine else 1
         if self.units[-1] == 1:
             points = times * _SIZES * _EACH
-            return expected_auc(_quantiles(clean, points), _quantiles(bad, points), door.law, float(scales[0]))
+            return expected_auc(_quantiles(clean, points), _quantiles(bad, points), mechanism.law, float(scales[0]))
         lots = self._drawn(len(clean), times)
         honest, spoilt = lots.parties(clean, bad)
         if len(scales) == 1:  # a common scale is faster
-            return expected_auc(honest, spoilt, door.law, float(scales[0]))
+            return expected_auc(honest, spoilt, mechanism.law, float(scales[0]))
         scale = np.repeat(scales, times * _EACH * self.counts)
-        return expected_auc(honest, spoilt, door.law, scale, scale)
+        return expected_auc(honest, spoilt, mechanism.law, scale, scale)
 
-    def matrix(self, pair: Sketches, way: Way, door: Mechanism) -> Floats:
+    def matrix(self, pair: Sketches, way: Way, mechanism: Mechanism) -> Floats:
         """Return the same for each pair of a clean and a planted unit; for parties of one unit."""
         clean, bad = (sketch.contribution(*way) for sketch in pair)
-        scale = way[1] * float(door.noise_scale(torch.ones(1, dtype=torch.int64))[0])
-        return pairwise_auc(clean, bad, door.law, scale, scale)
+        scale = way[1] * float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0])
+        return pairwise_auc(clean, bad, mechanism.law, scale, scale)
 
     def _drawn(self, length: int, times: int) -> _Lots:
         if (length, times) not in self._lots:

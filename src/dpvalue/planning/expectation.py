@@ -55,8 +55,8 @@ def _fold(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, floa
     pair = rehearsal.sketches(option.projection)[number]
     crowd, fold = rehearsal.crowd, rehearsal.folds[number]
     if crowd.units.max() > 1:
-        return crowd.auc(pair, way, option.door, fine=True), 0.0
-    return over_pairs(crowd.matrix(pair, way, option.door), fold)
+        return crowd.auc(pair, way, option.mechanism, fine=True), 0.0
+    return over_pairs(crowd.matrix(pair, way, option.mechanism), fold)
 
 
 def over_pairs(chances: Floats, fold: Fold) -> tuple[float, float]:

@@ -38,11 +38,11 @@ class Option:
     """One way to release, and the AUC that it is expected to have, fold by fold and on average.
 
     `projection` None is all d directions. `ways` are the clipping rule, norm and centre that are best on the other
-    folds; `door` has a norm of 1. `places` are the numbers of the folds, which may lack some.
+    folds; `mechanism` has a norm of 1. `places` are the numbers of the folds, which may lack some.
     """
 
     projection: Projection | None
-    door: Mechanism
+    mechanism: Mechanism
     clip: float
     rule: str
     scale: Scale
@@ -54,7 +54,7 @@ class Option:
     @property
     def law(self) -> str:
         """Which noise is added."""
-        return self.door.law
+        return self.mechanism.law
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,39 +98,40 @@ class Rehearsal:
         return True
 
     def options(
-        self, candidates: list[Projection | None], doors: list[Mechanism], clip: float | None, rule: str | None
+        self, candidates: list[Projection | None], mechanisms: list[Mechanism], clip: float | None, rule: str | None
     ) -> list[Option]:
         """Return the best option of each projection and mechanism; a scalar law (Laplace) is for one direction.
 
         Args:
             candidates: projections to try.
-            doors: mechanisms with a clipping norm of 1 and the noise of a row of the final table.
+            mechanisms: mechanisms with a clipping norm of 1 and the noise of a row of the final table.
             clip: the clipping norm; None to choose it.
             rule: the clipping rule; None to choose it.
         """
         found = []
         for projection in candidates:
             single = projection is not None and projection.m == 1
-            for door in doors:
-                if single or not law_named(door.law).scalar:
+            for mechanism in mechanisms:
+                if single or not law_named(mechanism.law).scalar:
                     sketches = self.sketches(projection)
-                    option = self.fit(projection, list(sketches.values()), door, clip, rule)
+                    option = self.fit(projection, list(sketches.values()), mechanism, clip, rule)
                     found.append(replace(option, places=tuple(sketches)))
         return found
 
-    def loss_options(self, doors: list[Mechanism]) -> list[Option]:
+    def loss_options(self, mechanisms: list[Mechanism]) -> list[Option]:
         """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
         found = []
         for steps in STEPS:
             sketches = [fold.losses(steps) for fold in self.folds]
-            found += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
+            path = Projection(1, "path", steps)
+            found += [self.fit(path, sketches, mechanism, None, None) for mechanism in mechanisms]
         return found
 
     def fit(
         self,
         projection: Projection | None,
         sketches: list[Sketches],
-        door: Mechanism,
+        mechanism: Mechanism,
         clip: float | None,
         rule: str | None,
     ) -> Option:
@@ -156,13 +157,13 @@ class Rehearsal:
             for norm in (norms[:1] if RULES[how].equal_lengths else norms)
             for centre in centres
         ]
-        aucs = np.array([[self.crowd.auc(pair, way, door) for pair in sketches] for way in grid])
+        aucs = np.array([[self.crowd.auc(pair, way, mechanism) for pair in sketches] for way in grid])
         how, norm, centre = grid[int(aucs.mean(1).argmax())]
         others = aucs.sum(1, keepdims=True) - aucs if len(sketches) > 1 else aucs
         elsewhere = others.argmax(0)
         folds = aucs[elsewhere, np.arange(len(sketches))]
         best = Option(
-            projection, door, norm, how, Scale(centre, centre), tuple(folds.tolist()), float(folds.mean()),
+            projection, mechanism, norm, how, Scale(centre, centre), tuple(folds.tolist()), float(folds.mean()),
             tuple(grid[way] for way in elsewhere),
         )  # fmt: skip
         return replace(best, scale=_calibrated(best, clean, bad)) if single else best

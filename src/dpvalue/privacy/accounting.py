@@ -136,10 +136,10 @@ def poisson_noise_multiplier(epsilon: float, delta: float, releases: int, partie
     for spread in (1.1, 2.0, 10.0):
         bracket = dp_accounting.ExplicitBracketInterval(guess / spread, guess * spread)
         try:
-            found = dp_accounting.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=1e-3 * guess)
+            noise = dp_accounting.calibrate_dp_mechanism(accountant, event, epsilon, delta, bracket, tol=1e-3 * guess)
         except ValueError:  # the bracket misses the root: try a wider one
             continue
-        return float(found)
+        return float(noise)
     raise DpvalueError(f"no noise multiplier found for accounting='poisson' with epsilon = {epsilon}, delta = {delta}")
 
 

@@ -98,37 +98,68 @@ class Privacy:
 
 
 @dataclass(frozen=True)
+class Noise:
+    """What noise was added: in sensitivities, to what was clipped to this norm; in a `simulation` a seed repeats it."""
+
+    multiplier: float | None = None
+    clip: float | None = None
+    simulation: bool = False
+
+
+@dataclass(frozen=True)
+class Charged:
+    """Whose budget a run was charged to.
+
+    Attributes:
+        ledger: the budget, in words, of the ledger, if any.
+        returned: the day on which an answer was charged that the ledger gave again.
+        parties: "rows" or "named parties".
+        person: the column of ids. What else was released of the same people can be added up only if both are the same.
+    """
+
+    ledger: str | None = None
+    returned: str | None = None
+    parties: str | None = None
+    person: str | None = None
+
+
+@dataclass(frozen=True)
 class Guarantee:
     """What a run spent, in numbers; `str()` of it is one paragraph to quote.
 
     `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
     the run used the paper's accounting. `mu` is None for a pure law, as Laplace noise: delta is 0. `advantage` is the
     total variation between neighbours: how much better than a coin an attacker who sees every release tells them
-    apart. `private` is False for a run without differential privacy; the numbers are then None. `ledger` is the budget,
-    in words, of the ledger that the run was charged to, if any; `returned` the day on which an answer was charged that
-    the ledger gave again. `parties` are "rows" or "named parties", and `person` is the column of ids: what else was
-    released of the same people can be added up only if both are the same.
+    apart. Without differential privacy, the numbers are None.
     """
 
-    private: bool
     unit: str | None = None
     neighbours: str | None = None
     epsilon: float | None = None
     delta: float | None = None
     mu: float | None = None
-    mechanism: str | None = None
-    accounting: str | None = None
     claimed_epsilon: float | None = None
-    noise_multiplier: float | None = None
-    releases: int | None = None
-    clip: float | None = None
     advantage: float | None = None
+    mechanism: str | None = None
+    releases: int | None = None
     parties_per_person: int = 1
-    simulation: bool = False
-    ledger: str | None = None
-    returned: str | None = None
-    parties: str | None = None
-    person: str | None = None
+    noise: Noise = Noise()
+    charged: Charged = Charged()
+
+    @property
+    def private(self) -> bool:
+        """Whether the run had differential privacy."""
+        return self.epsilon is not None
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """Noise scale / sensitivity of each release."""
+        return self.noise.multiplier
+
+    @property
+    def simulation(self) -> bool:
+        """Whether whoever knows the seed can remove the noise."""
+        return self.noise.simulation
 
     @property
     def law(self) -> str:
@@ -163,9 +194,8 @@ class Guarantee:
         return loss * (moved[neighbours] / moved[str(self.neighbours)])
 
     def __str__(self) -> str:
-        if not self.private:
+        if self.epsilon is None:
             return "No differential privacy: the values, the table and the saved file expose the parties' data."
-        assert self.epsilon is not None
         protected = {
             "party": "All data of each party is",
             "record": "Each record of each party is",
@@ -176,15 +206,16 @@ class Guarantee:
         kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
         exactly = "" if self.simulation else "discrete "  # secure noise is drawn on a grid
         others = "This run only: other runs on the same data add to it."
-        if self.ledger is not None:
-            others = f"Charged to a ledger, which holds all runs on the data charged to it within {self.ledger}."
-        if self.returned is not None:
-            how = "Released" if self.ledger is None else "Charged"
-            others += f" {how} on {self.returned}, returned again: other rows of the same size would get the same."
+        ledger, returned = self.charged.ledger, self.charged.returned
+        if ledger is not None:
+            others = f"Charged to a ledger, which holds all runs on the data charged to it within {ledger}."
+        if returned is not None:
+            how = "Released" if ledger is None else "Charged"
+            others += f" {how} on {returned}, returned again: other rows of the same size would get the same."
         sentence = (
             f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
             f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
-            f"release(s) per party by the {exactly}{self.mechanism} mechanism, clipped to {self.clip:.4g}, noise "
+            f"release(s) per party by the {exactly}{self.mechanism} mechanism, clipped to {self.noise.clip:.4g}, noise "
             f"{self.noise_multiplier:.4g} times the sensitivity; an attacker's advantage is at most "
             f"{self.advantage:.2g}. {others}"
         )
@@ -209,27 +240,23 @@ def guarantee(
 ) -> Guarantee:
     """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
     if privacy is None:
-        return Guarantee(private=False)
+        return Guarantee()
     noise, seen = law_named(law), releases * privacy.parties_per_person
     by_paper = privacy.accounting == "poisson"
     loss = privacy.epsilon if noise.pure else noise.loss(multiplier, seen)
     return Guarantee(
-        private=True,
         unit=privacy.unit,
         neighbours=privacy.neighbours,
         epsilon=noise.epsilon(loss, privacy.delta) if by_paper else privacy.epsilon,
         delta=0.0 if noise.pure else privacy.delta,
         mu=None if noise.pure else loss,
-        mechanism=law.capitalize(),
-        accounting=privacy.accounting,
         claimed_epsilon=privacy.epsilon if by_paper else None,
-        noise_multiplier=multiplier,
-        releases=releases,
-        clip=clip,
         advantage=noise.advantage(loss, seen),
+        mechanism=law.capitalize(),
+        releases=releases,
         parties_per_person=privacy.parties_per_person,
-        simulation=fast,
-        ledger=ledger,
+        noise=Noise(multiplier, clip, fast),
+        charged=Charged(ledger),
     )
 
 
@@ -240,19 +267,23 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
     parties are the same in all of them is the caller's to know.
     """
-    for one in guarantees:
-        if not one.private:
+    for run in guarantees:
+        if not run.private:
             raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
-    if len({(one.unit, one.neighbours, one.parties_per_person) for one in guarantees}) > 1:
+    if len({(run.unit, run.neighbours, run.parties_per_person) for run in guarantees}) > 1:
         raise DpvalueError("guarantees must share their unit, neighbours and parties_per_person to be added up")
-    if guarantees and guarantees[0].unit != "record" and len({(one.parties, one.person) for one in guarantees}) > 1:
+    if (
+        guarantees
+        and guarantees[0].unit != "record"
+        and len({(run.charged.parties, run.charged.person) for run in guarantees}) > 1
+    ):
         raise DpvalueError(
             "guarantees must be for the same parties (rows, or named ones) and ids to be added up: the rows of a party "
             "that each released on their own spend together far more than one of them"
         )
     spent = [
-        (one.law, float(one.noise_multiplier or 0.0), int(one.releases or 0) * one.parties_per_person)
-        for one in guarantees
+        (run.law, float(run.noise_multiplier or 0.0), int(run.releases or 0) * run.parties_per_person)
+        for run in guarantees
     ]
     return laws.total_epsilon(spent, delta)
 

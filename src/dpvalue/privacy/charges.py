@@ -66,8 +66,8 @@ class Charge:
         """Return the noise multiplier of the same release for another unit and relation.
 
         A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C. One
-        record (or person) of a larger unit may turn its contribution into any other: a step of "replace" for the larger
-        unit.
+        record (or person) of a larger unit may change its contribution into any other: for the larger unit that is
+        "replace".
         """
         sizes = {"record": 0, "person": 1, "party": 2}
         if sizes[self.unit] < sizes[unit]:
@@ -104,7 +104,10 @@ def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> No
 
 def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float, int]]:
     """Law, noise multiplier and number of releases of each charge, in the budget's terms."""
-    return [(one.law, one.multiplier_for(budget.unit, budget.neighbours), one.releases_for(budget)) for one in charges]
+    return [
+        (charge.law, charge.multiplier_for(budget.unit, budget.neighbours), charge.releases_for(budget))
+        for charge in charges
+    ]
 
 
 def _pure(charges: Sequence[Charge], budget: Privacy) -> float:

@@ -24,7 +24,7 @@ from dpvalue.privacy.samplers import MOST_BITS
 
 _LEAST_BITS = 20
 _FINENESS = 1000
-# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see discrete.py. Laplace
+# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see `samplers`. Laplace
 # noise needs far less of it, for the rounding of its scale.
 _WIDER = 1 + 2.0**-30
 
@@ -48,8 +48,8 @@ class Grid:
     def round(self, clipped: Tensor) -> Tensor:
         """Return clipped vectors (..., d) in steps, rounded toward zero: whole numbers, held exactly by float64.
 
-        Formal guarantee: no result is longer than C / step, whatever is given; what were longer, or is not a number,
-        becomes zero.
+        Formal guarantee: no result is longer than C / step, whatever the input; a vector that would be longer, or
+        is not finite, becomes zero.
         """
         steps = (clipped.to(torch.float64) / self.step).trunc_()
         near = steps.square().sum(-1, keepdim=True) < 1.5 * self.longest  # then whole squares do not overflow
@@ -58,20 +58,21 @@ class Grid:
         return torch.where(fits, steps, 0.0)
 
 
-def make_grid(door: Mechanism, size: int, probes: int, units: int = 1) -> Grid:
+def make_grid(mechanism: Mechanism, size: int, probes: int, units: int = 1) -> Grid:
     """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
-    if door.clip is None or not door.noise_multiplier:
+    if mechanism.clip is None or not mechanism.noise_multiplier:
         raise DpvalueError("a grid is for releases with noise: give privacy and a clip")
-    one = torch.ones(1, dtype=torch.int64)
-    noise = float(door.noise_scale(one)[0]) * _WIDER
-    bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / door.clip)))
+    noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDER  # of a party of one unit
+    bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / mechanism.clip)))
     if bits > MOST_BITS:
         raise DpvalueError(
-            f"noise of {noise / door.clip:.3g} times the clipping norm on {size} numbers and {probes} probes is beyond "
-            "the exact sampler: spend more, release in fewer directions, or average fewer probes"
+            f"noise of {noise / mechanism.clip:.3g} times the clipping norm on {size} numbers and {probes} probes is "
+            "beyond the exact sampler: spend more, release in fewer directions, or average fewer probes"
         )
     step = noise * probes / 2**bits
-    longest = int((door.clip / step) ** 2)
-    if longest >= 2**62 or (door.clip / step) * probes * units >= 2**52:
-        raise DpvalueError(f"noise of {noise / door.clip:.3g} times the clipping norm is too little for exact sums")
+    longest = int((mechanism.clip / step) ** 2)
+    if longest >= 2**62 or (mechanism.clip / step) * probes * units >= 2**52:
+        raise DpvalueError(
+            f"noise of {noise / mechanism.clip:.3g} times the clipping norm is too little for exact sums"
+        )
     return Grid(step, bits, probes, longest)

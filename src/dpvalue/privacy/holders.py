@@ -78,7 +78,7 @@ def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding
                 f"the ledger {name!r} is for {own}, and this run is on {asked}, perhaps of the same data"
             )
         return
-    unknown = [one for one in holding.parties if one not in parties]
+    unknown = [party for party in holding.parties if party not in parties]
     if unknown:
         raise DpvalueError(
             f"{unknown[0]!r} is not among the parties of the ledger {name!r}: if it holds data of none of them, add it "

@@ -27,19 +27,33 @@ Releases = Sequence[tuple[str, float, int]]
 
 
 @dataclass(frozen=True)
-class Law:
-    """A law of noise, symmetric around zero, added to each number of a release on its own.
-
-    Formal guarantee: what is promised of releases with this noise rests on `loss`, and on `discrete` having the law
-    that `loss` is computed for.
+class Sampling:
+    """How noise of a law is drawn.
 
     Attributes:
-        name: as in `Privacy(mechanism=)`, in lower case.
         std: the standard deviation of noise of scale 1.
         fill: fills a tensor with noise of scale 1, by a torch generator: for simulations.
         numbers: returns noise of scale 1 and some shape, by a NumPy generator: to see what noise does to values.
         discrete: returns whole numbers of scale 2^bits, drawn exactly from uniform words: takes the words, the bits and
             how many.
+    """
+
+    std: float
+    fill: Callable[[Tensor, torch.Generator], Tensor]
+    numbers: Callable[[np.random.Generator, tuple[int, ...]], Floats]
+    discrete: Callable[[Bits, int, int], Ints]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A law of noise, symmetric around zero, added to each number of a release on its own.
+
+    Formal guarantee: what is promised of releases with this noise rests on `loss`, and on `sampling.discrete` having
+    the law that `loss` is computed for.
+
+    Attributes:
+        name: as in `Privacy(mechanism=)`, in lower case.
+        sampling: how its noise is drawn.
         loss: of releases together, from their noise multiplier and number.
         noise_multiplier: of each of so many releases that are (epsilon, delta)-DP together.
         advantage: the total variation between neighbours, from the loss and the number of releases.
@@ -52,10 +66,7 @@ class Law:
     """
 
     name: str
-    std: float
-    fill: Callable[[Tensor, torch.Generator], Tensor]
-    numbers: Callable[[np.random.Generator, tuple[int, ...]], Floats]
-    discrete: Callable[[Bits, int, int], Ints]
+    sampling: Sampling
     loss: Callable[[float, int], float]
     noise_multiplier: Callable[[float, float, int], float]
     advantage: Callable[[float, int], float]
@@ -82,10 +93,12 @@ def _gaussian_wins(shift: Floats, first: Floats, second: Floats) -> Floats:
 
 GAUSSIAN = Law(
     name="gaussian",
-    std=1.0,
-    fill=lambda out, generator: out.normal_(generator=generator),
-    numbers=lambda generator, shape: generator.standard_normal(shape),
-    discrete=discrete_gaussian,
+    sampling=Sampling(
+        std=1.0,
+        fill=lambda out, generator: out.normal_(generator=generator),
+        numbers=lambda generator, shape: generator.standard_normal(shape),
+        discrete=discrete_gaussian,
+    ),
     loss=lambda multiplier, releases: sqrt(releases) / multiplier,
     noise_multiplier=accounting.noise_multiplier,
     advantage=lambda mu, releases: accounting.gaussian_advantage(mu),
@@ -94,7 +107,7 @@ GAUSSIAN = Law(
     log_ratio=lambda seen, here, there, scale: (seen - (here + there) / 2) * (here - there) / scale**2,
     automatic=True,
 )
-"""k releases with noise of s sensitivities are mu-GDP with mu = sqrt(k) / s, for any number of numbers."""
+"""k releases with noise of s sensitivities are mu-GDP with mu = sqrt(k) / s, for vectors of any length."""
 
 
 def _exponential_difference(out: Tensor, generator: torch.Generator) -> Tensor:
@@ -118,10 +131,12 @@ def _laplace_wins(shift: Floats, first: Floats, second: Floats) -> Floats:
 
 LAPLACE = Law(
     name="laplace",
-    std=2**0.5,
-    fill=_exponential_difference,
-    numbers=lambda generator, shape: generator.laplace(size=shape),
-    discrete=discrete_laplace,
+    sampling=Sampling(
+        std=2**0.5,
+        fill=_exponential_difference,
+        numbers=lambda generator, shape: generator.laplace(size=shape),
+        discrete=discrete_laplace,
+    ),
     loss=lambda multiplier, releases: releases / multiplier,
     noise_multiplier=lambda epsilon, delta, releases: releases / epsilon,
     advantage=accounting.laplace_advantage,

@@ -3,7 +3,7 @@
 A release and its charge are written in one transaction, synced to disk before the caller gets the bytes. So the ledger
 never counts less than what left; a crash before that loses a release that nobody has seen. The same request again gets
 the same bytes back, never a fresh draw of noise; a different request in the same slot is refused, and so is whatever
-would pass the budget.
+would exceed the budget.
 
 What releases cost together is decided by the filter of `dpvalue.privacy.charges`, which is sound for requests and noise
 levels that depend on earlier answers. Budgets are for one unit and one neighbouring relation. A release for a larger
@@ -156,10 +156,10 @@ class Ledger:
         with _transaction(self.path) as database:
             if not database.execute("SELECT name FROM sqlite_master WHERE name = 'ledger'").fetchone():
                 raise DpvalueError(f"{str(self.path)!r} holds no ledger: it was emptied, or is something else")
-            found = database.execute("SELECT format, terms FROM ledger").fetchall()
-        if len(found) != 1:
-            raise DpvalueError(f"{str(self.path)!r} is damaged: it must hold one budget, and holds {len(found)}")
-        version, stored = found[0]
+            rows = database.execute("SELECT format, terms FROM ledger").fetchall()
+        if len(rows) != 1:
+            raise DpvalueError(f"{str(self.path)!r} is damaged: it must hold one budget, and holds {len(rows)}")
+        version, stored = rows[0]
         if version != FORMAT_VERSION:
             raise DpvalueError(f"{str(self.path)!r} must be a ledger of format {FORMAT_VERSION}, got {version}")
         return _parsed(Terms, stored, "its budget")
@@ -204,18 +204,18 @@ class Ledger:
         require_count("round", round_, least=0)
         with _transaction(self.path) as database:
             entries = self._verified(database)
-            found = database.execute(
+            earlier = database.execute(
                 "SELECT request, time, bytes FROM entries WHERE kind = 'release' AND purpose = ? AND round = ?",
                 (self.purpose, round_),
             ).fetchone()
-            if found is not None:
-                if found[0] != request:
+            if earlier is not None:
+                if earlier[0] != request:
                     raise DpvalueError(
                         f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
                         "a purpose of its own, and is charged"
                     )
-                self.returned[round_] = found[1]
-                stored: bytes = found[2]
+                self.returned[round_] = earlier[1]
+                stored: bytes = earlier[2]
                 return stored
             require_room([entry.charge for entry in entries if entry.charge is not None], charge, self.budget)
             made = make()
@@ -236,7 +236,7 @@ class Ledger:
             _keep(self._head_file, head)
 
     def require_room(self, rounds: int, charge: Charge) -> None:
-        """Raise if the rounds 0, ..., rounds - 1 that are not stored yet would pass the budget: before any is made."""
+        """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
         stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == ("release", self.purpose)}
         missing = rounds - len(stored & set(range(rounds)))
@@ -276,7 +276,7 @@ class Ledger:
 
     def _verified(self, database: sqlite3.Connection) -> list[Entry]:
         """All entries; raises unless each has the digest that the chain gives it."""
-        found, previous = [], _start(self.terms)
+        entries, previous = [], _start(self.terms)
         rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
         for place, (*row, made, digest) in enumerate(rows, start=1):
             if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
@@ -284,9 +284,9 @@ class Ledger:
             number, kind, purpose, round_, request, charge, time = row
             names = tuple(parse_json(made.decode(), f"entry {place}")) if kind == _ADDED else ()
             cost = None if kind == _ADDED else _parsed(Charge, charge, f"entry {place}")
-            found.append(Entry(number, kind, purpose, round_, request, cost, time, digest, names))
+            entries.append(Entry(number, kind, purpose, round_, request, cost, time, digest, names))
             previous = digest
-        return found
+        return entries
 
 
 @contextmanager
@@ -325,12 +325,12 @@ def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
 def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
     """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
     try:
-        found = parse_json(str(text), what)
-        if kind is Terms and isinstance(found, dict):
-            named = found.get("parties")
+        stored = parse_json(str(text), what)
+        if kind is Terms and isinstance(stored, dict):
+            named = stored.get("parties")
             parties = tuple(named) if isinstance(named, list) else named
-            found = {**found, "budget": build(Privacy, what, found.get("budget")), "parties": parties}
-        return build(kind, what, found)
+            stored = {**stored, "budget": build(Privacy, what, stored.get("budget")), "parties": parties}
+        return build(kind, what, stored)
     except DpvalueError:  # not JSON, not an object, or not of its fields
         raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
 

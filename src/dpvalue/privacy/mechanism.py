@@ -89,7 +89,7 @@ class Mechanism:
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return the standard deviation of that noise."""
-        return self.noise_scale(sizes) * law_named(self.law).std
+        return self.noise_scale(sizes) * law_named(self.law).sampling.std
 
     def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
         """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""
@@ -98,7 +98,7 @@ class Mechanism:
         return gradients if self.clip is None else rule_named(self.rule).clip(gradients, self.clip)
 
 
-def mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **how: Any) -> Mechanism:
+def make_mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **how: Any) -> Mechanism:
     """Return the mechanism for a budget; without one it neither clips (unless `clip` is given) nor adds noise."""
     if privacy is None:
         return Mechanism(clip, 0.0, "party", "zero_out", **how)

@@ -107,7 +107,7 @@ class SecureNoise:
         from randomgen import ChaCha
 
         generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        sampler = law_named(law).discrete
+        sampler = law_named(law).sampling.discrete
 
         def words(count: int) -> Words:
             return generator.integers(0, 2**64, count, dtype=np.uint64)
@@ -132,11 +132,11 @@ class FastNoise:
         seed = self._base(release)
         if party is not None:  # NumPy's numbers on any device; a key of 128 bits, so that no two parties share a stream
             rows = np.random.Generator(np.random.Philox(key=np.array([seed, party % 2**64], dtype=np.uint64)))
-            numbers = law_named(law).numbers
+            numbers = law_named(law).sampling.numbers
             return NoiseStream(lambda out: out.copy_(torch.from_numpy(numbers(rows, tuple(out.shape)))), like)
         generator = torch.Generator(like.device)
         generator.manual_seed(seed)
-        fill = law_named(law).fill
+        fill = law_named(law).sampling.fill
         return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
 
     def _base(self, release: int) -> int:

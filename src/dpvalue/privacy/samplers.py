@@ -49,29 +49,29 @@ def discrete_gaussian(bits: Bits, sigma_bits: int, count: int) -> Ints:
     _require_bits(sigma_bits)
     sigma = 2**sigma_bits
 
-    def some(wanted: int) -> Ints:
+    def accepted(wanted: int) -> Ints:
         proposed = _laplace(bits, sigma_bits, wanted)
         away = np.abs(proposed) - sigma
         fallen = _coins(bits, np.square(away.astype(np.float64)), 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
         return proposed[fallen]
 
-    return _collect(some, count)
+    return _collect(accepted, count)
 
 
 def _require_bits(bits: int) -> None:
     require_number("bits", bits, f"between 0 and {MOST_BITS}", 0 <= bits <= MOST_BITS)
 
 
-def _collect(some: Callable[[int], Ints], count: int) -> Ints:
-    """Return `count` of the numbers that `some` makes, which may be fewer than it is asked for."""
-    found = np.empty(count, dtype=np.int64)
+def _collect(draw: Callable[[int], Ints], count: int) -> Ints:
+    """Return `count` of the numbers that `draw` returns, which may be fewer than it was asked for."""
+    numbers = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
         left = count - done
-        made = some(min(_PIECE, left + left // 3 + 16))[:left]
-        found[done : done + len(made)] = made
+        made = draw(min(_PIECE, left + left // 3 + 16))[:left]
+        numbers[done : done + len(made)] = made
         done += len(made)
-    return found
+    return numbers
 
 
 def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
@@ -89,7 +89,7 @@ def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
         alive = alive[_coins(bits, np.ones(len(alive)), 1, lambda i: 1)]
         high[alive] += 1
     size = low + scale * high
-    proper = ~(negative & (size == 0))  # zero must not come twice, once with either sign
+    proper = ~(negative & (size == 0))  # zero must not count twice, once with each sign
     size, negative = size[proper], negative[proper]
     signed: Ints = np.where(negative, -size, size)
     return signed

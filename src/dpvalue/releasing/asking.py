@@ -47,7 +47,7 @@ Asked = AtPoints | OnWalks
 
 @dataclass(frozen=True)
 class Answering:
-    """Rows behind the mechanism, with noise of their own: whoever holds them answers with it.
+    """The rows of one party, or of many, behind the mechanism, and where their noise comes from.
 
     Attributes:
         contributions: the rows, behind model and mechanism.
@@ -73,9 +73,8 @@ class Answering:
     def release(self, number: int, clipped: Tensor, grid: Grid | None) -> Tensor:
         """Return clipped contributions (n, size) with the noise of a round."""
         everyone = torch.arange(len(clipped), device=clipped.device)
-        noise = None
-        if self.contributions.mechanism.noise_multiplier:
-            noise = self._noise(number, everyone, grid)
+        is_noisy = bool(self.contributions.mechanism.noise_multiplier)
+        noise = self._noise(number, everyone, grid) if is_noisy else None
         return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
 
     def _clipped(self, asked: Asked, grid: Grid | None) -> Tensor:

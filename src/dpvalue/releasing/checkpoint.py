@@ -65,7 +65,7 @@ class Checkpoint:
         return made
 
     def require_room(self, rounds: int, charge: Charge) -> None:
-        """Do nothing: there is no budget that could be passed."""
+        """Do nothing: there is no budget to exceed."""
 
 
 def _read(path: Path) -> tuple[str, str, bytes]:

@@ -35,7 +35,7 @@ Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
 
 
-def nobody(who: Tensor, releases: Tensor) -> None:
+def no_witness(who: Tensor, releases: Tensor) -> None:
     """Watch nothing."""
 
 
@@ -68,12 +68,7 @@ class Contributions:
     """
 
     def __init__(
-        self,
-        model: Model,
-        rows: PrivateRows | PublicRows,
-        mechanism: Mechanism,
-        engine: Engine,
-        on_grid: bool = False,
+        self, model: Model, rows: PrivateRows | PublicRows, mechanism: Mechanism, engine: Engine, on_grid: bool = False
     ) -> None:
         if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
             raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")
@@ -89,7 +84,7 @@ class Contributions:
         per_row, per_party = (row + vector, 0) if mechanism.per_unit else (row, vector)
         self._cuts, kind = cut(sizes.numpy(), max(1, _SLICE_NUMBERS // per_row))
         self._kind = torch.from_numpy(kind).to(rows.x.device)
-        numbers = [one.width * per_row + per_party for one in self._cuts]
+        numbers = [how.width * per_row + per_party for how in self._cuts]
         self._pieces = [engine.piece(count, least=64) for count in numbers]
         self.numbers = max(numbers)
         self._people = None if rows.persons is None else People(model, rows, engine)
@@ -119,8 +114,8 @@ class Contributions:
 
         On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
         """
-        if theta.is_cuda and len(self._cuts) > 1:  # it may be being recorded, when nothing can depend on who they are
-            widest = Cut(max(one.slices for one in self._cuts), max(one.width for one in self._cuts))
+        if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
+            widest = Cut(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
             return self._contributions([theta], None, who, widest, grid)
         return self.at(theta, who, grid)
 
@@ -138,17 +133,17 @@ class Contributions:
         """The sums (b, d) over a slice of each party: of gradients by weights, or of its units' clipped ones."""
         if self._people is not None:  # one without rows has a mean of NaN, which is clipped to zero
             weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
-            found = (self._people.gradients(theta, who, first, width) for theta in models)
+            by_model = (self._people.gradients(theta, who, first, width) for theta in models)
         else:
             places = self._rows.places(who, first, width)
             x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
             if self.mechanism.per_unit:
-                found = (self._model.record_gradients(theta, x, y) for theta in models)
+                by_model = (self._model.record_gradients(theta, x, y) for theta in models)
             else:
-                found = (self._model.gradients(theta, x, y, weights) for theta in models)
+                by_model = (self._model.gradients(theta, x, y, weights) for theta in models)
         if shares is not None:
-            found = (share * gradients for share, gradients in zip(shares, found, strict=True))
-        gradients = reduce(torch.add, found)  # one after the other: see `People`
+            by_model = (share * gradients for share, gradients in zip(shares, by_model, strict=True))
+        gradients = reduce(torch.add, by_model)  # one after the other: see `People`
         if not self.mechanism.per_unit:
             return gradients
         clipped = self._clip(gradients, who, grid)
@@ -171,14 +166,14 @@ class Contributions:
         else:
             kind = self._kind[who]
             for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
-                todo += [(some, how) for some in (kind == number).nonzero().squeeze(-1).split(size) if len(some)]
+                todo += [(places, how) for places in (kind == number).nonzero().squeeze(-1).split(size) if len(places)]
         done = self._engine.map(lambda piece: work(*piece), todo)
         if len(done) == 1:
             return done[0]
-        found = done[0].new_empty(len(who), done[0].shape[-1])
-        for (some, _), part in zip(todo, done, strict=True):
-            found[some] = part
-        return found
+        joined = done[0].new_empty(len(who), done[0].shape[-1])
+        for (places, _), part in zip(todo, done, strict=True):
+            joined[places] = part
+        return joined
 
     def streams(
         self, source: NoiseSource, slots: Iterable[tuple[int, int | None]], like: Tensor, grid: Grid | None
@@ -226,8 +221,8 @@ class Contributions:
     def at(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
 
-        def work(some: slice | Tensor, how: Cut) -> Tensor:
-            return self._contributions([theta[some]], None, who[some], how, grid)
+        def work(places: slice | Tensor, how: Cut) -> Tensor:
+            return self._contributions([theta[places]], None, who[places], how, grid)
 
         return self._in_pieces(who, work)
 
@@ -237,8 +232,8 @@ class Contributions:
         Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
         """
 
-        def work(some: slice | Tensor, how: Cut) -> Tensor:
-            models = [point.expand(len(who[some]), -1) for point in points]
-            return self._contributions(models, shares, who[some], how, grid)
+        def work(places: slice | Tensor, how: Cut) -> Tensor:
+            models = [point.expand(len(who[places]), -1) for point in points]
+            return self._contributions(models, shares, who[places], how, grid)
 
         return self._in_pieces(who, work)

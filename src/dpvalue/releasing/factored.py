@@ -100,12 +100,12 @@ class FactoredRows:
         matrices = theta.unflatten(1, (self._model.width, -1))
         with torch.inference_mode():  # the operations below are so small that autograd's book-keeping shows
             outputs = (stretch.x @ matrices.transpose(1, 2)).transpose(0, 1).add(stretch.outputs)
-            found = []
+            by_position = []
             parts = zip(outputs, stretch.y, stretch.lengths, stretch.products, strict=True)
             for p, (at, y, lengths, products) in enumerate(parts, start=1):
-                found.append(self._at(at, y, lengths))
-                outputs[p:].addcmul_(products[p:], found[-1])
-            coefficients = torch.stack(found, dim=1)
+                by_position.append(self._at(at, y, lengths))
+                outputs[p:].addcmul_(products[p:], by_position[-1])
+            coefficients = torch.stack(by_position, dim=1)
         return OuterProducts(coefficients.clone(), stretch.x)
 
     def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:

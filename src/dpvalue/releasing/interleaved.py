@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -24,7 +25,7 @@ from dpvalue.engine.graphs import Graph
 from dpvalue.engine.walks import Walker
 from dpvalue.privacy.noise import NoiseSource, piece_rows
 from dpvalue.progress import Progress
-from dpvalue.releasing.contributions import Contributions, Witness, nobody
+from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import Purpose, permutations
 
@@ -45,7 +46,7 @@ class InterleavedReleases:
     seed: int
     schedule: Schedule
     permutations: int
-    witness: Witness = nobody
+    witness: Witness = no_witness
 
     def run(
         self, progress: Progress, evaluate: Evaluator | None = None, add: Callable[[Ints, Floats], None] | None = None
@@ -102,7 +103,7 @@ class InterleavedReleases:
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
             path = advance(theta, who, noise, history, own, evaluate is not None)
-            releases = noise.to(theta.dtype)  # `advance` has made them of it
+            releases = noise.to(theta.dtype)  # into which `advance` has turned it
             self.witness(who, releases)
             history.add(who, releases, own)
             theta = path[:, -1]
@@ -124,12 +125,9 @@ class InterleavedReleases:
             release = self.contributions.release(clipped, noise, parties, grid).to(theta.dtype)
             return theta - self.walker.learning_rate * history.combine(release, parties, own), release
 
-        path = []
+        path, advance = [], partial(history.recorded, step) if theta.is_cuda else step
         for at, parties in zip(noise.unbind(1), who.unbind(1), strict=True):
-            if theta.is_cuda:
-                theta, release = history.recorded(step, theta, at, parties, own)
-            else:
-                theta, release = step(theta, at, parties, own)
+            theta, release = advance(theta, at, parties, own)
             at.copy_(release)
             if whole:
                 path.append(theta.clone())
@@ -225,9 +223,8 @@ class _History:
         variance = float(between) / (n * d * (self._before - 1))
         v = float(np.square(self._run.contributions.read_std.numpy()).mean())
         mechanism = self._run.contributions.mechanism
-        g2 = min(
-            max(variance - v, 0.0), inf if mechanism.clip is None else (mechanism.scale.gain * mechanism.clip) ** 2 / d
-        )
+        most = inf if mechanism.clip is None else (mechanism.scale.gain * mechanism.clip) ** 2 / d
+        g2 = min(max(variance - v, 0.0), most)
         if v == 0:
             return inf if g2 > 0 else 0.0
         return g2 / v

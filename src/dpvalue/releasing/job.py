@@ -132,16 +132,11 @@ class Job(_Crossing):
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
         header = {
+            **{name: getattr(self, name) for name in ("model_digest", "rounds", "noise", "seed", "utility", "dtype")},
             "encoding": encoding_to_json(self.encoding),
             "model": self.model if isinstance(self.model, str) else "custom",
-            "model_digest": self.model_digest,
             "mechanism": asdict(self.mechanism),
-            "rounds": self.rounds,
             "privacy": asdict(self.privacy),
-            "noise": self.noise,
-            "seed": self.seed,
-            "utility": self.utility,
-            "dtype": self.dtype,
         }
         tensors = {"origin": self.origin} if self.basis is None else {"origin": self.origin, "basis": self.basis}
         return header, tensors
@@ -152,16 +147,13 @@ class Job(_Crossing):
         fields(encoding=check_encoding)("", header)
         if header.get("model") not in KINDS:
             raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
-        described = {
-            name: content for name, content in header.items() if name not in ("encoding", "mechanism", "privacy")
-        }
         mechanism = dict(header.get("mechanism") or {})
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         return build(
             cls,
             "the job",
             {
-                **described,
+                **header,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),

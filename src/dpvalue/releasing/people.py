@@ -24,7 +24,7 @@ class People:
         assert rows.persons is not None
         self._model, self._rows, self._starts = model, rows, rows.persons
         self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x.shape[1:].numel(), least=1)
-        self._x = torch.cat([lone_inputs(model, some) for some in rows.x.split(self._piece)])
+        self._x = torch.cat([lone_inputs(model, piece) for piece in rows.x.split(self._piece)])
         self._y = model.targets(rows.y)
         everybody = torch.arange(len(self._starts) - 1, device=rows.x.device)
         self._person = torch.repeat_interleave(everybody, self._starts.diff())
@@ -44,11 +44,11 @@ class People:
         )
         means = theta.new_zeros(len(who) * width, theta.shape[-1])
         good = theta.new_zeros(len(means), 1)
-        for some, own in zip(row.split(self._piece), place.split(self._piece), strict=True):
-            gradients = lone_gradients(self._model, theta[own], self._x[some], self._y[some])
-            share = self._rows.weights[some].unsqueeze(-1)
+        for rows, own in zip(row.split(self._piece), place.split(self._piece), strict=True):
+            gradients = lone_gradients(self._model, theta[own], self._x[rows], self._y[rows])
+            share = self._rows.weights[rows].unsqueeze(-1)
             finite = gradients.isfinite().all(-1, keepdim=True)
-            person = own * width + self._person[some] - lowest[own]
+            person = own * width + self._person[rows] - lowest[own]
             add_in_order(means, person, torch.where(finite, gradients, 0.0) * share)
             add_in_order(good, person, finite * share)
         return torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), width))  # type: ignore[no-any-return]

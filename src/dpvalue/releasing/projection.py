@@ -91,8 +91,8 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     elif projection.source == "classes":
         directions = _class_gradients(model, origin, x, y)
     else:
-        some = slice(None, None, -(-len(x) // _MOST_ROWS))  # evenly over the set, however it is sorted
-        rows = model.record_gradients(origin[None], x[None, some], y[None, some])[0]
+        evenly = slice(None, None, -(-len(x) // _MOST_ROWS))  # evenly over the set, however it is sorted
+        rows = model.record_gradients(origin[None], x[None, evenly], y[None, evenly])[0]
         squares, left = torch.linalg.eigh(rows @ rows.T)  # rows = left s right: far smaller than rows when d is large
         directions = (left.T @ rows).flip(0)[:m][squares.flip(0)[:m] > 1e-6 * squares[-1]]
     vectors = _orthonormal(directions, projection)
@@ -122,25 +122,25 @@ def _class_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tenso
     if model.task == REGRESSION:
         raise DpvalueError("source='classes' is for classification, got a regression model")
     labels = y.argmax(-1) if y.dim() > 1 else y
-    found = [mean_gradient(model, theta, x, y)]
-    found += [mean_gradient(model, theta, x[labels == label], y[labels == label]) for label in labels.unique()]
-    return torch.stack(found)
+    gradients = [mean_gradient(model, theta, x, y)]
+    gradients += [mean_gradient(model, theta, x[labels == label], y[labels == label]) for label in labels.unique()]
+    return torch.stack(gradients)
 
 
 def _orthonormal(directions: Tensor, projection: Projection) -> Tensor:
     """Return m orthonormal rows that span the first directions, in order; raise if they span less."""
     if not bool(directions.isfinite().all()):
         raise DpvalueError(f"projection {projection}: training on the public set diverged; scale the features")
-    found: list[Tensor] = []
+    vectors: list[Tensor] = []
     for direction in directions.to(torch.float64):
         rest = direction
         for _ in range(2):  # twice: once leaves rounding behind
-            for one in found:
-                rest = rest - (one @ rest) * one
+            for vector in vectors:
+                rest = rest - (vector @ rest) * vector
         if float(rest.norm()) > 1e-6 * float(direction.norm()) > 0:
-            found.append(rest / rest.norm())
-        if len(found) == projection.m:
-            return torch.stack(found).to(directions)
+            vectors.append(rest / rest.norm())
+        if len(vectors) == projection.m:
+            return torch.stack(vectors).to(directions)
     raise DpvalueError(
-        f"m must be at most {len(found)} for the source {projection.source!r} on this public set, got {projection.m}"
+        f"m must be at most {len(vectors)} for the source {projection.source!r} on this public set, got {projection.m}"
     )

@@ -65,10 +65,10 @@ class Schedule:
         require_positive("tolerance", self.tolerance)
         require_count("block", self.block)
         for name in ("rounds", "probes"):
-            given = getattr(self, name)
-            if given is not None:
-                require_count(name, given)
-                self._require(self.in_rounds, name, given, ROUND_KINDS)
+            count = getattr(self, name)
+            if count is not None:
+                require_count(name, count)
+                self._require(self.in_rounds, name, count, ROUND_KINDS)
         self._require(self.kind != "replay" or not self.burn_in, "burn_in", self.burn_in, (*PAPER_KINDS, "lagged"))
         self._require(self.kind == "replay" or self.tolerance == 0.1, "tolerance", self.tolerance, ("replay",))
         self._require(self.kind in PAPER_KINDS[1:] or self.block == 1, "block", self.block, PAPER_KINDS[1:])

@@ -13,12 +13,12 @@ from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
 from dpvalue.models import FixedModelLoss
 from dpvalue.models.training import train
-from dpvalue.planning.choice import Choice, Setting, mechanisms
+from dpvalue.planning.choice import Choice, Setting, possible_mechanisms
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.rehearsal import prefer
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
 from dpvalue.privacy.budget import Guarantee, guarantee, warn_if_delta_is_large
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
 from dpvalue.releasing.schedule import Schedule
@@ -87,15 +87,15 @@ def public_loss(
 def _choose(at: Setting) -> Choice:
     """Decide how long the public model is trained, and how its losses are clipped."""
     settings, privacy = at.settings, at.settings.privacy
-    steps, door, expected = STEPS[-1], mechanism(None, None, 0.0), None
+    steps, mechanism, expected = STEPS[-1], make_mechanism(None, None, 0.0), None
     if privacy is not None:
-        best, elsewhere = prefer(at.rehearsal().loss_options(mechanisms(settings, privacy, at.n)), 1)
+        best, elsewhere = prefer(at.rehearsal().loss_options(possible_mechanisms(settings, privacy, at.n)), 1)
         assert best.projection is not None
         assert best.projection.steps is not None
         steps = best.projection.steps
         expected = float(np.mean([option.folds[fold] for fold, option in enumerate(elsewhere)]))
         multiplier = privacy.noise_multiplier(1, at.n, best.law)
-        door = mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
+        mechanism = make_mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
     fast, ledger = settings.noise == "fast", settings.ledger_terms
     rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
     fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], settings.seed)[0])
@@ -106,8 +106,8 @@ def _choose(at: Setting) -> Choice:
         projection=None,
         schedule=settings.resolved_schedule,
         releases=1,
-        door=door,
+        mechanism=mechanism,
         learning_rate=1.0,
-        spent=guarantee(privacy, door.noise_multiplier, 1, door.clip, fast, door.law, ledger),
+        spent=guarantee(privacy, mechanism.noise_multiplier, 1, mechanism.clip, fast, mechanism.law, ledger),
         expected_auc=expected,
     )

@@ -85,7 +85,7 @@ def charging(
     others: dict[str, object],
 ) -> Charging:
     """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
-    spent, door = choice.spent, contributions.mechanism
+    spent, mechanism = choice.spent, contributions.mechanism
     charge = charge_of(contributions, spent.parties_per_person)
     facts = {
         **others,
@@ -94,7 +94,7 @@ def charging(
         "classes": [str(label) for label in encoding.classes],
         "units": contributions.units.tolist(),
         "schedule": asdict(choice.schedule),
-        "door": asdict(door),
+        "mechanism": asdict(mechanism),
         "learning_rate": choice.learning_rate,
     }
     tensors = [choice.initial, choice.points, choice.shares, public.x, public.y]

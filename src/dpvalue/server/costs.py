@@ -97,6 +97,9 @@ class _Trial:
 
     def __init__(self, at: Setting, choice: Choice) -> None:
         self._at, self._choice, self._engine = at, choice, at.settings.engine
+        # How many rows a person has is not known: each row of a stand-in is a person of its own.
+        own_rows = choice.mechanism.unit == "person"
+        self._mechanism = replace(choice.mechanism, unit="record") if own_rows else choice.mechanism
         self._generator = stream(at.settings.seed, Purpose.TUNING)
         self._evaluate = Evaluator(at.public, choice.model, self._engine)
         self._noise = noise_source(at.settings.noise, at.settings.seed)
@@ -104,15 +107,13 @@ class _Trial:
     def _contributions(self, most: int) -> tuple[Contributions, float]:
         """Stand-ins for at most so many parties, and how many times the work of theirs that of all parties is."""
         at = self._at
-        # A person's rows are many or one: each stand-in's are of different persons.
-        door = replace(self._choice.door, unit="record") if self._choice.door.unit == "person" else self._choice.door
         sizes = np.maximum(at.sizes, 1)
         few = self._generator.permutation(sizes)[: min(at.n, most)]
         few = few[: max(1, int(np.searchsorted(few.cumsum(), _MOST_ROWS, "right")))]
         rows = self._rows(np.minimum(few, _MOST_ROWS))
         secure = at.settings.noise == "secure"
         times = float(sizes.sum() / np.minimum(few, _MOST_ROWS).sum())
-        return Contributions(self._choice.model, rows, door, self._engine, secure), times
+        return Contributions(self._choice.model, rows, self._mechanism, self._engine, secure), times
 
     def _rows(self, sizes: np.ndarray) -> PublicRows:
         public, initial = self._at.public, self._choice.initial
@@ -174,7 +175,7 @@ class _Trial:
         each = (walked * self._at.n / few + added) / LEAST_WALKS
         # The largest error is that of the largest row; of more rows with noise it is larger, as the logarithm of their
         # number (Laplace), or as its root.
-        tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.door.law).pure else 1)
+        tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.mechanism.law).pure else 1)
         needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
         return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS)))
 
@@ -183,14 +184,14 @@ class _Trial:
         choice, at = self._choice, self._at
         picked = self._generator.permutation(at.n)[:count]
         rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
-        door = replace(choice.door, unit="record" if choice.door.unit == "person" else choice.door.unit)
-        contributions = Contributions(choice.model, rows, door, self._engine)
+        mechanism = self._mechanism
+        contributions = Contributions(choice.model, rows, mechanism, self._engine)
         clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
-        scale = mixed * door.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
-        drawn = law_named(door.law).numbers(self._generator, tuple(clipped.shape))
+        scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
+        drawn = law_named(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
         noise = torch.from_numpy(scale * drawn).to(clipped)
-        return door.scale.read(clipped + noise).to(choice.initial)
+        return mechanism.scale.read(clipped + noise).to(choice.initial)
 
 
 def walks_needed(estimator: Estimator, tolerance: float) -> int:

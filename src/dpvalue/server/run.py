@@ -31,7 +31,7 @@ from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Progress
 from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.contributions import Contributions, Witness, nobody
+from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.interleaved import InterleavedReleases
 from dpvalue.releasing.job import Job
 from dpvalue.releasing.projection import Projection
@@ -63,7 +63,7 @@ class Run:
     holding: Holding
     noise: NoiseSource
     charging: Charging | None = None
-    witness: Witness = nobody
+    witness: Witness = no_witness
 
     def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
         """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
@@ -154,7 +154,8 @@ class Run:
     def _spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
         returned = {} if self.charging is None else self.charging.keeper.returned
-        return replace(self.choice.spent, returned=min(returned.values())[:10]) if returned else self.choice.spent
+        spent, day = self.choice.spent, min(returned.values(), default="")[:10]
+        return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
 
     def _table(self, rows: Tensor) -> Table:
         choice, settings = self.choice, self.settings
@@ -205,7 +206,7 @@ class Prepared:
             model_digest=self.at.model.digest(),
             origin=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),
-            mechanism=choice.door,
+            mechanism=choice.mechanism,
             rounds=choice.releases,
             privacy=settings.privacy,
             noise=settings.noise,
@@ -224,12 +225,13 @@ class Prepared:
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
         of = "rows" if parties.holding.parties == ROWS else "named parties"
-        spent = replace(self.choice.spent, parties=of, person=parties.person_column)
-        choice = replace(self.choice, spent=spent if spent.private else self.choice.spent)
+        spent = self.choice.spent
+        charged = replace(spent.charged, parties=of, person=parties.person_column)
+        choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
         privacy, engine = settings.privacy, settings.engine
         rows: PrivateRows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
         on_grid = privacy is not None and settings.noise == "secure"
-        contributions = Contributions(choice.model, rows, choice.door, engine, on_grid)
+        contributions = Contributions(choice.model, rows, choice.mechanism, engine, on_grid)
         run = Run(
             settings=settings,
             choice=choice,
@@ -266,7 +268,7 @@ def announce(prepared: Prepared) -> None:
     at.settings.engine.require_room(at.n, choice.model.size)
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
-        choice.schedule, choice.projection, choice.door.clip, choice.learning_rate, choice.spent,
+        choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.stored import read
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.saved import FILE, check_saved
@@ -57,7 +58,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
         rows=tensors["rows"],
         noise_std=tensors["noise_std"].numpy(),
-        guarantee=Guarantee(**header["guarantee"]),
+        guarantee=read(Guarantee, header["guarantee"]),
         initial=tensors["initial"],
         basis=tensors.get("basis"),
         projection=None if header["projection"] is None else Projection(**header["projection"]),

@@ -145,10 +145,11 @@ class Result:
         """Yield noise of variance 1, of the law and shape of the table's."""
         law, shape, seed = law_named(self.guarantee.law), tuple(self.table.rows.shape), self.table.seed
         if not law.scalar:
-            yield from (law.numbers(stream(seed, Purpose.RENOISE, draw), shape) / law.std for draw in range(draws))
+            for draw in range(draws):
+                yield law.sampling.numbers(stream(seed, Purpose.RENOISE, draw), shape) / law.sampling.std
             return
         # Tails may be heavy: the spread of 20 Laplace draws would be off by a quarter, so it is made exact.
-        drawn = law.numbers(stream(seed, Purpose.RENOISE), (draws, *shape))
+        drawn = law.sampling.numbers(stream(seed, Purpose.RENOISE), (draws, *shape))
         yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
 
     def frame(self, noise: bool = False, draws: int = 20, progress: bool | Progress = False) -> pandas.DataFrame:

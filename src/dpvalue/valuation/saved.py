@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from reprlib import repr as short
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from torch import Tensor
 from dpvalue.archive import Archive
 from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
-from dpvalue.privacy.budget import ACCOUNTINGS, NEIGHBOURS, UNITS, Guarantee
+from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Guarantee
 from dpvalue.privacy.laws import LAWS
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
@@ -39,7 +38,7 @@ from dpvalue.stored import (
 )
 from dpvalue.valuation.estimates import FIELDS
 
-FILE = Archive("table", 5)
+FILE = Archive("table", 6)
 """Of a table, with values or without."""
 _FLOATS = (torch.float32, torch.float64)
 
@@ -67,11 +66,8 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
 
 def check_guarantee(name: str, found: Any) -> None:
     """Raise unless something stored describes a guarantee."""
-    fields(private=FLAG)(name, found)
-    if found["private"]:
+    if found != asdict(Guarantee()):  # as it is without privacy
         _SPENT(name, found)
-    elif found != asdict(Guarantee(private=False)):
-        raise DpvalueError(f"{name} must hold no numbers without privacy, got {short(found)}")
 
 
 def _tensor(
@@ -108,19 +104,13 @@ _SPENT = fields(
     epsilon=POSITIVE,
     delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
     mu=maybe(POSITIVE),
-    mechanism=lambda name, found: one_of(law.capitalize() for law in LAWS)(name, found),
-    accounting=one_of(ACCOUNTINGS),
     claimed_epsilon=maybe(POSITIVE),
-    noise_multiplier=POSITIVE,
-    releases=COUNT,
-    clip=POSITIVE,
     advantage=NUMBER,
+    mechanism=lambda name, found: one_of(map(str.capitalize, LAWS))(name, found),  # of those registered by now
+    releases=COUNT,
     parties_per_person=COUNT,
-    simulation=FLAG,
-    ledger=maybe(TEXT),
-    returned=maybe(TEXT),
-    parties=maybe(TEXT),
-    person=maybe(TEXT),
+    noise=fields(multiplier=POSITIVE, clip=POSITIVE, simulation=FLAG),
+    charged=fields(ledger=maybe(TEXT), returned=maybe(TEXT), parties=maybe(TEXT), person=maybe(TEXT)),
 )
 _TABLE = fields(
     names=each(must_be("a text or a whole number", lambda found: isinstance(found, str | int)), least=1),

@@ -19,7 +19,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import build_model
 from dpvalue.models.training import train
-from dpvalue.privacy.mechanism import mechanism
+from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, permutations
 from dpvalue.valuation.diagnostics import mean_adjusted_variance
@@ -247,7 +247,7 @@ def _gradients(problem: Problem, k: int, seed: int) -> torch.Tensor:
     cpu = torch.device("cpu")
     model = build_model("logistic", "classification", torch.tensor(X[0]), 2, torch.float64, cpu)
     rows = PublicRows.by_party(X, y.astype(np.int64), np.ones(n, dtype=np.int64), torch.float64, cpu)
-    contributions = Contributions(model, rows, mechanism(None, 1.0, 0.0), Local(dtype="float64"))
+    contributions = Contributions(model, rows, make_mechanism(None, 1.0, 0.0), Local(dtype="float64"))
     orders = torch.from_numpy(permutations(seed, Purpose.PERMUTATION, 0, k, n))
     theta = model.initial(0).expand(k, -1).clone()
     found = torch.empty(k, n, model.size, dtype=torch.float64)
