@@ -76,7 +76,7 @@ def run(
         options.open_ledger()  # raises if it cannot be used
         job = open_job(options)
         plan = job.plan() if options.privacy is not None else None
-        require_writable(out_, 2 if plan is None else plan.parties)
+        require_writable(out_, 2 if plan is None else plan.sizes.parties)
         _show(job, plan)
         if goes_on:
             out.print(

@@ -33,6 +33,29 @@ _FOLDS_OF_FEW, _FEW = 8, 64  # of fewer rows more folds: each must leave most of
 _UNITS = {True: 1024, False: 384}
 
 
+@dataclass(frozen=True, eq=False)
+class PublicFacts:
+    """Everything public that a choice may depend on.
+
+    Args:
+        model: as it will be valued.
+        initial: its initial parameters.
+        public: the public set.
+        sizes: the parties' public numbers of rows.
+        units: their public numbers of protected units.
+        engine: where to compute.
+        seed: of what is drawn.
+    """
+
+    model: Model
+    initial: Tensor
+    public: PublicSet
+    sizes: Ints
+    units: Ints
+    engine: Engine
+    seed: int
+
+
 @dataclass(frozen=True)
 class Sketch:
     """What is needed of units: the component of each one's gradient that raises its value, and the gradient's length.

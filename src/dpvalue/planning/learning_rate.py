@@ -6,7 +6,7 @@ of the planned size stands in for the mechanism's. No private row is read, so no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.models import Model
+from dpvalue.planning.folds import PublicFacts
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
@@ -29,20 +27,8 @@ _MOST_STEPS, _MOST_DRAWN = 1000, 8192
 _WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 
 
-@dataclass(frozen=True)
-class PublicTuner:
-    """Everything public that a choice may depend on.
-
-    `sizes` are the parties' public numbers of records, `units` those of what is protected in each.
-    """
-
-    model: Model
-    initial: Tensor
-    public: PublicSet
-    sizes: Ints
-    units: Ints
-    engine: Engine
-    seed: int
+class PublicTuner(PublicFacts):
+    """What the learning rate is chosen from."""
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
         """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.

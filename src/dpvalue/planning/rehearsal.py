@@ -12,15 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
-from dpvalue.arrays import Ints
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
-from dpvalue.models import REGRESSION, Model
+from dpvalue.models import REGRESSION
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
-from dpvalue.planning.folds import STEPS, Fold, Sketch, Sketches, make_folds
+from dpvalue.planning.folds import STEPS, Fold, PublicFacts, Sketch, Sketches, make_folds
 from dpvalue.privacy.clipping import RULES
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale
@@ -58,26 +54,9 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
-    """The public set, cut into folds with planted labels, on which ways to release are tried.
+class Rehearsal(PublicFacts):
+    """The public set, cut into folds with planted labels, on which ways to release are tried."""
 
-    Args:
-        model: as it will be valued.
-        initial: its initial parameters.
-        public: the public set.
-        sizes: the parties' public numbers of rows.
-        units: their public numbers of protected units.
-        engine: where to compute.
-        seed: of folds and planted labels.
-    """
-
-    model: Model
-    initial: Tensor
-    public: PublicSet
-    sizes: Ints
-    units: Ints
-    engine: Engine
-    seed: int
     _sketches: dict[Projection | None, dict[int, Sketches]] = field(default_factory=dict, init=False, repr=False)
 
     def candidates(self) -> list[Projection | None]:
