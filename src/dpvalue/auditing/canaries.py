@@ -49,13 +49,13 @@ class Worlds:
     """Runs that are ready to release, and the canary (or -1) of each party.
 
     In `present` every canary is there, in `absent` none; each of them is a trial of its own, as parties release on
-    their own. `one` and `none` differ in the first canary alone.
+    their own. `one_canary` and `no_canary` differ in the first canary alone.
     """
 
     present: Run
     absent: Run
-    one: Run
-    none: Run
+    one_canary: Run
+    no_canary: Run
     canary_of: Ints
 
 
@@ -89,8 +89,8 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
     return Worlds(
         present=run_for(world(every, here), utility, settings),
         absent=run_for(world(every, there), utility, settings),
-        one=prepared.run(world(first, here)),
-        none=prepared.run(world(first, there)),
+        one_canary=prepared.run(world(first, here)),
+        no_canary=prepared.run(world(first, there)),
         canary_of=layout.canary_of,
     )
 
@@ -131,10 +131,10 @@ class _Pool:
     @classmethod
     def of(cls, utility: Utility, encoding: Encoding) -> _Pool:
         labels = _label_array(utility.y)
-        some = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
+        sampled = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
         blocks, targets = [utility.X], [labels]
         for factor in _FACTORS:
-            stretched = _stretched(utility.X, some, factor)
+            stretched = _stretched(utility.X, sampled, factor)
             if not np.isfinite(encoding.features(stretched, "canaries")).all():
                 continue  # a transformer that does not take such a row: no party could send it either
             if encoding.task == CLASSIFICATION:
@@ -144,7 +144,7 @@ class _Pool:
                 wanted = [float(np.mean(labels)) - spread, float(np.mean(labels)) + spread]
             for label in wanted:
                 blocks.append(stretched)
-                targets.append(np.full(len(some), label, dtype=labels.dtype))
+                targets.append(np.full(len(sampled), label, dtype=labels.dtype))
         return cls(join_rows(blocks), np.concatenate(targets), len(labels))
 
 
@@ -182,10 +182,10 @@ def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, in
     rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
     contributions = Contributions(choice.model, rows, choice.door, engine)
     everyone = torch.from_numpy(each).to(device)
-    found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
-    lengths = found.square().sum(-1)
+    gradients = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
+    lengths = gradients.square().sum(-1)
     if neighbours == "zero_out":
         return int(candidates[int(lengths.argmax())]), None
-    apart = lengths[:, None] + lengths[None, :] - 2 * found @ found.T
+    apart = lengths[:, None] + lengths[None, :] - 2 * gradients @ gradients.T
     here, there = divmod(int(apart.argmax()), len(each))
     return int(candidates[here]), int(candidates[there])

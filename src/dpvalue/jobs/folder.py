@@ -171,8 +171,8 @@ class Folder:
     def table(self) -> tuple[Table, Schema]:
         """Return the private table, and how columns become numbers."""
         path = self.path / "table.safetensors"
-        found = load(path)
-        table = found.table if isinstance(found, Result) else found
+        saved = load(path)
+        table = saved.table if isinstance(saved, Result) else saved
         if not isinstance(table.encoding.preprocess, Schema):
             raise DpvalueError(f"{path} is not the table of a run from files: it does not say how columns are encoded")
         return table, table.encoding.preprocess

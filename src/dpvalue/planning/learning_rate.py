@@ -100,14 +100,14 @@ class PublicTuner(PublicFacts):
         first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
         mean = first.expand(len(RATES), -1)
         if releases > 1:
-            some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
+            sampled = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
             along = torch.zeros(len(RATES), len(first)).to(first)
-            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(some))
+            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(sampled))
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
                 for total, few in zip(along.split(together), points.split(together), strict=True):
-                    found = contributions.at(few.repeat_interleave(len(some), dim=0), some.repeat(len(few)))
-                    total += found.unflatten(0, (len(few), len(some))).mean(1) / len(_WALK_FRACTIONS)
+                    gradients = contributions.at(few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few)))
+                    total += gradients.unflatten(0, (len(few), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
             mean = (first + (releases - 1) * along) / releases
         moved: Tensor = self.initial - rates * (n * mean + noise)
         return moved

@@ -61,12 +61,14 @@ class Rehearsal(PublicFacts):
 
     def candidates(self) -> list[Projection | None]:
         """Return the projections worth trying; None, all directions, among them."""
-        found: list[Projection | None] = [None, Projection(1, "utility")]
-        found += [Projection(1, "path", steps) for steps in STEPS]
+        possible: list[Projection | None] = [None, Projection(1, "utility")]
+        possible += [Projection(1, "path", steps) for steps in STEPS]
         classes = 1 if self.model.task == REGRESSION else len(self.public.y.unique())
         wide = {"classes": classes, "singular": min(_SINGULAR, len(self.public.y) // 4)}
-        found += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
-        return [projection for projection in found if self._can_be_made(projection)]
+        possible += [
+            Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)
+        ]
+        return [projection for projection in possible if self._can_be_made(projection)]
 
     def _can_be_made(self, projection: Projection | None) -> bool:
         """Whether the public rows span so many directions: few of them, or features of zeros, may not."""
@@ -87,23 +89,23 @@ class Rehearsal(PublicFacts):
             clip: the clipping norm; None to choose it.
             rule: the clipping rule; None to choose it.
         """
-        found = []
+        fitted = []
         for projection in candidates:
             single = projection is not None and projection.m == 1
             for door in doors:
                 if single or not law_named(door.law).scalar:
                     sketches = self.sketches(projection)
                     option = self.fit(projection, list(sketches.values()), door, clip, rule)
-                    found.append(replace(option, places=tuple(sketches)))
-        return found
+                    fitted.append(replace(option, places=tuple(sketches)))
+        return fitted
 
     def loss_options(self, doors: list[Mechanism]) -> list[Option]:
         """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
-        found = []
+        fitted = []
         for steps in STEPS:
             sketches = [fold.losses(steps) for fold in self.folds]
-            found += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
-        return found
+            fitted += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
+        return fitted
 
     def fit(
         self,
@@ -149,15 +151,15 @@ class Rehearsal(PublicFacts):
     def sketches(self, projection: Projection | None) -> dict[int, Sketches]:
         """Return the sketches of clean and of planted units, by the number of the fold, where its rest spans it."""
         if projection not in self._sketches:
-            found, refused = {}, None
+            made, refused = {}, None
             for place, fold in enumerate(self.folds):
                 try:
-                    found[place] = fold.sketches(projection)
+                    made[place] = fold.sketches(projection)
                 except DpvalueError as error:  # a fold may lack a class
                     refused = error
-            if refused is not None and not found:
+            if refused is not None and not made:
                 raise refused
-            self._sketches[projection] = found
+            self._sketches[projection] = made
         return self._sketches[projection]
 
     @cached_property
@@ -181,7 +183,7 @@ def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
     But a planted unit takes back at most what a clean one gives: the loss of a wrong label knows no bounds, and a few
     of them would turn the walk of all parties around.
     """
-    ends = [one.contribution(option.rule, option.clip, option.scale.centre).mean() for one in (clean, bad)]
+    ends = [sketch.contribution(option.rule, option.clip, option.scale.centre).mean() for sketch in (clean, bad)]
     means = clean.score.mean(), max(bad.score.mean(), -clean.score.mean())
     if not (ends[0] > ends[1] and means[0] > means[1]):
         return option.scale
@@ -214,7 +216,7 @@ def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:
 
 def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:
     best = max(aucs)
-    pairs = [(one, auc) for one, auc in zip(options, aucs, strict=True) if auc - 0.5 >= _AS_GOOD * (best - 0.5)]
+    pairs = [(option, auc) for option, auc in zip(options, aucs, strict=True) if auc - 0.5 >= _AS_GOOD * (best - 0.5)]
     if best <= 0.5:
         pairs = list(zip(options, aucs, strict=True))
     return max(pairs, key=lambda pair: (size if pair[0].projection is None else pair[0].projection.m, pair[1]))[0]
