@@ -159,10 +159,10 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
         candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
         candidates = [fixed]
-    possible = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
-    if not possible:
+    found = rehearsal.options(candidates, mechanisms(settings, privacy, at.n), clip, rule)
+    if not found:
         raise no_laplace(settings, privacy)
-    return possible
+    return found
 
 
 def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
@@ -177,15 +177,15 @@ def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
 def mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
     """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
     schedule, permutations = settings.resolved_schedule, settings.permutations
-    possible = []
+    found = []
     for law in privacy.laws:
         if not law_named(law).scalar:
             noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
-            possible.append(mechanism(privacy, 1.0, noise, law=law))
+            found.append(mechanism(privacy, 1.0, noise, law=law))
         elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
-            possible.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
-    return possible
+            found.append(mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
+    return found
 
 
 def _longest(projection: Projection | None) -> Projection | None:
@@ -221,10 +221,10 @@ def _rate_on_line(at: Setting, model: Model, initial: Tensor, basis: Basis, door
     best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
     evenly = slice(None, None, -(-len(public.x) // _MOST_ROWS))
     x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
-    count = len(x)
-    rows = PublicRows.by_party(x, y, np.ones(count, dtype=np.int64), initial.dtype, initial.device)
+    some = len(x)
+    rows = PublicRows.by_party(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
     alone = Contributions(model, rows, replace(door, unit="party"), engine)
-    everyone = torch.arange(count, device=initial.device)
+    everyone = torch.arange(some, device=initial.device)
     step = float(door.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
     std = mixed * door.scale.gain * float(door.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5

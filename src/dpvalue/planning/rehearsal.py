@@ -61,14 +61,12 @@ class Rehearsal(PublicFacts):
 
     def candidates(self) -> list[Projection | None]:
         """Return the projections worth trying; None, all directions, among them."""
-        possible: list[Projection | None] = [None, Projection(1, "utility")]
-        possible += [Projection(1, "path", steps) for steps in STEPS]
+        tried: list[Projection | None] = [None, Projection(1, "utility")]
+        tried += [Projection(1, "path", steps) for steps in STEPS]
         classes = 1 if self.model.task == REGRESSION else len(self.public.y.unique())
         wide = {"classes": classes, "singular": min(_SINGULAR, len(self.public.y) // 4)}
-        possible += [
-            Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)
-        ]
-        return [projection for projection in possible if self._can_be_made(projection)]
+        tried += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
+        return [projection for projection in tried if self._can_be_made(projection)]
 
     def _can_be_made(self, projection: Projection | None) -> bool:
         """Whether the public rows span so many directions: few of them, or features of zeros, may not."""
@@ -89,23 +87,23 @@ class Rehearsal(PublicFacts):
             clip: the clipping norm; None to choose it.
             rule: the clipping rule; None to choose it.
         """
-        fitted = []
+        found = []
         for projection in candidates:
             single = projection is not None and projection.m == 1
             for door in doors:
                 if single or not law_named(door.law).scalar:
                     sketches = self.sketches(projection)
                     option = self.fit(projection, list(sketches.values()), door, clip, rule)
-                    fitted.append(replace(option, places=tuple(sketches)))
-        return fitted
+                    found.append(replace(option, places=tuple(sketches)))
+        return found
 
     def loss_options(self, doors: list[Mechanism]) -> list[Option]:
         """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
-        fitted = []
+        found = []
         for steps in STEPS:
             sketches = [fold.losses(steps) for fold in self.folds]
-            fitted += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
-        return fitted
+            found += [self.fit(Projection(1, "path", steps), sketches, door, None, None) for door in doors]
+        return found
 
     def fit(
         self,

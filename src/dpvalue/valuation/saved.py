@@ -64,13 +64,13 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
                 _tensor(tensors, f"{field}.{number}", (kind,), (n,))
 
 
-def check_guarantee(name: str, stored: Any) -> None:
+def check_guarantee(name: str, found: Any) -> None:
     """Raise unless something stored describes a guarantee."""
-    fields(private=FLAG)(name, stored)
-    if stored["private"]:
-        _SPENT(name, stored)
-    elif stored != asdict(Guarantee(private=False)):
-        raise DpvalueError(f"{name} must hold no numbers without privacy, got {short(stored)}")
+    fields(private=FLAG)(name, found)
+    if found["private"]:
+        _SPENT(name, found)
+    elif found != asdict(Guarantee(private=False)):
+        raise DpvalueError(f"{name} must hold no numbers without privacy, got {short(found)}")
 
 
 def _tensor(
