@@ -222,5 +222,5 @@ def _damage(file: Path) -> Iterator[None]:
     """Say in which file something is not as it must be."""
     try:
         yield
-    except ValueError as error:  # of a check of ours, or of pandas: no text, or no table
+    except ValueError as error:  # from our own check or from pandas: not text, or not a table
         raise DpvalueError(f"{file} has been damaged: {str(error).strip()}") from None

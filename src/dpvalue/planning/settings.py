@@ -45,7 +45,7 @@ class Fields(TypedDict, total=False):
 
 
 class Given(Fields, total=False):
-    """The keywords of an entry point that reads data: the fields of `Settings`, and which labels and whose rows."""
+    """The keywords of an entry point that reads data: the fields of `Settings`, labels and owners of rows."""
 
     target: str | None
     groups: Any
@@ -131,7 +131,7 @@ class Settings:
 
     @property
     def resolved_schedule(self) -> Schedule:
-        """When parties release, also where that was left open."""
+        """When parties release; the default where no schedule was given."""
         return as_schedule(self.schedule, private=self.privacy is not None)
 
     @property
@@ -148,17 +148,17 @@ class Settings:
 
     @property
     def free_projection(self) -> bool:
-        """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""
+        """Whether the library chooses the directions: with privacy, for "replay"; the other kinds are the paper's."""
         return self.projection == "auto" and self.privacy is not None and self.resolved_schedule.kind == "replay"
 
     @property
     def is_fixed(self) -> bool:
-        """Whether nothing about a release is ours to choose: all directions, and a given clipping norm."""
+        """Whether the library chooses nothing about a release: all directions, and a given clipping norm."""
         return self.fixed_projection is None and not self.free_projection and not isinstance(self.clip, str)
 
     @property
     def fixed_projection(self) -> Projection | None:
-        """The projection that was asked for; None, all directions, also where it is ours to choose."""
+        """The projection that was asked for; None, all directions, also where the library chooses it."""
         return self.projection if isinstance(self.projection, Projection) else None
 
 

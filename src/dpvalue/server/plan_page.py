@@ -57,8 +57,8 @@ class Limits:
 class Wanted:
     """An AUC that was asked for, and the epsilon at which it is expected, infinite if out of reach.
 
-    Without a utility, the epsilon below which the ceiling rules it out; None for records and persons, of which many
-    speak for a party.
+    Without a utility, the epsilon below which the ceiling rules it out; None for records and persons, of
+    which a party has many.
     """
 
     auc: float

@@ -34,7 +34,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     header, tensors = FILE.read(Path(path))
     try:
         check_saved(header, tensors)
-    except DpvalueError as error:  # a header that nothing of ours has written
+    except DpvalueError as error:  # a header that this library did not write
         raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {error}") from None
     table = _table(header, tensors, model, preprocess)
     if "result" not in header:
