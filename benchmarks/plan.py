@@ -302,8 +302,8 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         with reporting(False) as tell:
             done = execute(job, planned, folder / "out", tell)
         seconds, walks = time.perf_counter() - began, done.result.walks
-        assert planned.seconds is not None
-        stated, most = planned.seconds
+        assert planned.costs.seconds is not None
+        stated, most = planned.costs.seconds
     else:
         settings: dict[str, Any] = {
             "privacy": dpv.Privacy(2.0, unit=unit), "schedule": case.schedule, "permutations": case.permutations,
@@ -313,14 +313,14 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         began = time.perf_counter()
         walks = dpv.value(private, public, progress=False, **settings).walks
         seconds = time.perf_counter() - began
-        assert planned.seconds is not None
-        assert planned.value_seconds is not None
-        stated, most = planned.value_seconds, planned.seconds[1]
-    assert planned.memory_bytes is not None
+        assert planned.costs.seconds is not None
+        assert planned.costs.value_seconds is not None
+        stated, most = planned.costs.value_seconds, planned.costs.seconds[1]
+    assert planned.costs.memory_bytes is not None
     return {
         "name": case.name, "stated_s": stated, "at_most_s": most, "measured_s": seconds, "walks": walks,
-        "seconds_ratio": stated / seconds, "stated_bytes": planned.memory_bytes, "measured_bytes": peak_bytes(),
-        "memory_ratio": planned.memory_bytes / peak_bytes(),
+        "seconds_ratio": stated / seconds, "stated_bytes": planned.costs.memory_bytes, "measured_bytes": peak_bytes(),
+        "memory_ratio": planned.costs.memory_bytes / peak_bytes(),
     }  # fmt: skip
 
 

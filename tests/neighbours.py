@@ -394,7 +394,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", planned),
-        mock.patch.object(plan_module, "costs", return_value=Costs((1.0, 2.0), 1.0, 2**20)),  # measured
+        mock.patch.object(plan_module, "costs", return_value=Costs(2**10, 2**20, (1.0, 2.0), 1.0)),  # measured
     ):
         yield noted
 

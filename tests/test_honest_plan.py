@@ -17,7 +17,7 @@ from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
-from dpvalue.planning.expectation import combined, over_pairs
+from dpvalue.planning.expectation import Expectation, combined, over_pairs
 from dpvalue.planning.folds import Fold, Sketch, make_folds, same_features
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.server.costs import walks_needed
@@ -207,8 +207,8 @@ def test_an_error_is_stated_and_shrinks_with_the_public_rows() -> None:
     errors = []
     for rows in (14, 60, 300):
         planned = dpv.plan(300, (X[:rows], y[:rows]), preprocess=StandardScaler())
-        assert planned.expected_error is not None
-        errors.append(planned.expected_error)
+        assert planned.expected is not None
+        errors.append(planned.expected.error)
     assert errors[0] > errors[1] > errors[2] > 0
     assert f"expected AUC {planned.expected_auc:.3f} ± {errors[2]:.2g}" in str(planned)
 
@@ -233,10 +233,10 @@ def test_a_plan_rules_a_budget_out_only_if_sure() -> None:
     _, public, _ = flipped_breast_cancer(300)
     hopeless = dpv.plan(300, public, privacy=dpv.Privacy(0.1), preprocess=StandardScaler())
     assert hopeless.cannot_work  # by the ceiling, 0.55
-    unsure = replace(hopeless, ceiling=0.9, expected_auc=0.55, expected_error=0.03)
+    unsure = replace(hopeless, limits=replace(hopeless.limits, ceiling=0.9), expected=Expectation(0.55, 0.03))
     assert not unsure.cannot_work
-    assert replace(unsure, expected_error=0.02).cannot_work
-    assert not replace(unsure, expected_auc=0.3, expected_error=0.06).cannot_work  # too few rows to tell
+    assert replace(unsure, expected=Expectation(0.55, 0.02)).cannot_work
+    assert not replace(unsure, expected=Expectation(0.3, 0.06)).cannot_work  # too few rows to tell
     records = dpv.plan(10, privacy=dpv.Privacy(0.01, unit="record"), records=1000)
     assert not records.cannot_work  # many records speak for a party
     assert dpv.plan(10, privacy=dpv.Privacy(0.1)).cannot_work
@@ -265,7 +265,7 @@ def test_time_and_memory_are_stated_for_every_schedule() -> None:
     train_rows, test = classification(40)
     for schedule in ("replay", "running-mean", "independent", "lagged"):
         planned = dpv.plan(train_rows, test, schedule=schedule, permutations=100)
-        assert planned.seconds is not None
-        assert planned.value_seconds is not None
-        assert 0 < planned.value_seconds < planned.seconds[0] <= planned.seconds[1]
-        assert (planned.memory_bytes or 0) > 5 * (planned.table_bytes or 0)
+        assert planned.costs.seconds is not None
+        assert planned.costs.value_seconds is not None
+        assert 0 < planned.costs.value_seconds < planned.costs.seconds[0] <= planned.costs.seconds[1]
+        assert (planned.costs.memory_bytes or 0) > 5 * (planned.costs.table_bytes or 0)

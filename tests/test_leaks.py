@@ -131,7 +131,8 @@ def screening(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> 
 
 def planned(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
     given = dict(given)
-    return replace(dpv.plan(given.pop("parties"), TEST, **given), seconds=None)
+    plan = dpv.plan(given.pop("parties"), TEST, **given)
+    return replace(plan, costs=replace(plan.costs, seconds=None))
 
 
 def audited(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:

@@ -30,7 +30,7 @@ def oracle_of(
     dtype: str, groups: NDArray[Any] | None = None, **settings: Any,
 ) -> Oracle:  # fmt: skip
     """The oracle for a run of the library; it draws the same permutations and the same noise, in its own way."""
-    n, k, d = result.table.n, result.table.permutations, result.table.rows.shape[1]
+    n, k, d = result.table.n, result.table.origin.permutations, result.table.rows.shape[1]
     labels = torch.float64 if settings.get("regression") else torch.int64
     rows = [np.array([i]) for i in range(n)] if groups is None else [np.flatnonzero(groups == j) for j in range(n)]
 

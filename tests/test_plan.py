@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue import detection
+from dpvalue.planning.expectation import Expectation
 from dpvalue.server.plan import advice
 
 from .data import classification, flipped_breast_cancer
@@ -22,11 +23,11 @@ from .data import classification, flipped_breast_cancer
 )
 def test_ceilings(epsilon: float, ceiling: float, gaussian: float) -> None:
     found = dpv.plan(800, privacy=dpv.Privacy(epsilon=epsilon, delta=5e-5))
-    assert found.ceiling == pytest.approx(ceiling, abs=6e-4)
-    assert found.gaussian_ceiling == pytest.approx(gaussian, abs=6e-4)
+    assert found.limits.ceiling == pytest.approx(ceiling, abs=6e-4)
+    assert found.limits.gaussian_ceiling == pytest.approx(gaussian, abs=6e-4)
     replaced = dpv.plan(800, privacy=dpv.Privacy(epsilon=epsilon, delta=5e-5, neighbours="replace"))
-    assert replaced.ceiling == pytest.approx(1 / (1 + np.exp(-epsilon)))
-    assert (replaced.gaussian_ceiling or 0) < (found.gaussian_ceiling or 0)
+    assert replaced.limits.ceiling == pytest.approx(1 / (1 + np.exp(-epsilon)))
+    assert (replaced.limits.gaussian_ceiling or 0) < (found.limits.gaussian_ceiling or 0)
 
 
 @pytest.mark.parametrize("schedule", ["replay", "running-mean", "decaying", "independent"])
@@ -42,7 +43,7 @@ def test_the_plan_is_what_a_run_spends(schedule: str) -> None:
     assert run.guarantee.releases == planned.spent.releases
     assert run.guarantee.noise_multiplier == pytest.approx(planned.spent.noise_multiplier)
     np.testing.assert_allclose(run.noise_std, 0.5 * (planned.table_noise or 0.0))
-    assert planned.table_bytes == run.rows.numel() * 4
+    assert planned.costs.table_bytes == run.rows.numel() * 4
     assert f"{planned.spent.releases} release" in str(planned)
 
 
@@ -64,12 +65,12 @@ def made_public() -> Any:
 
 def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
     found = dpv.plan(800)
-    assert found.laplace is not None
-    assert found.gaussian is not None
-    assert (found.laplace.delta, found.laplace.mu) == (0.0, None)
-    assert found.laplace.advantage == pytest.approx(0.39, abs=5e-3)
-    assert found.gaussian.advantage == pytest.approx(0.12, abs=5e-3)
-    assert found.laplace_ceiling == pytest.approx(0.865, abs=5e-4)
+    assert found.limits.laplace is not None
+    assert found.limits.gaussian is not None
+    assert (found.limits.laplace.delta, found.limits.laplace.mu) == (0.0, None)
+    assert found.limits.laplace.advantage == pytest.approx(0.39, abs=5e-3)
+    assert found.limits.gaussian.advantage == pytest.approx(0.12, abs=5e-3)
+    assert found.limits.laplace_ceiling == pytest.approx(0.865, abs=5e-4)
     for part in (
         "pure",
         "mu = 0.298",
@@ -79,13 +80,13 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
     ):
         assert part in str(found)
     several = dpv.plan(800, schedule="running-mean")
-    assert several.laplace is None
-    assert several.laplace_ceiling is None
+    assert several.limits.laplace is None
+    assert several.limits.laplace_ceiling is None
     pure = dpv.plan(800, privacy=dpv.Privacy(delta=0))
-    assert pure.gaussian is None
+    assert pure.limits.gaussian is None
     assert pure.spent is not None
     assert pure.spent.releases == 1
-    assert dpv.plan(np.int64(800)).parties == 800
+    assert dpv.plan(np.int64(800)).sizes.parties == 800
     with pytest.raises(dpv.DpvalueError, match="delta = 0 needs one release of one number"):
         dpv.plan(800, privacy=dpv.Privacy(delta=0), schedule="running-mean")
 
@@ -113,12 +114,12 @@ def test_records_speak_for_a_party_together(public: Any) -> None:
     assert (seen.epsilon_needed or 9.0) < 0.5
     assert "finding parties with half of the labels wrong" in str(seen)
     shared = dpv.plan(10, privacy=dpv.Privacy(unit="person", parties_per_person=5), records=45)
-    assert shared.laplace is not None
-    assert shared.laplace_ceiling is None
+    assert shared.limits.laplace is not None
+    assert shared.limits.laplace_ceiling is None
     everyone = np.zeros(300, dtype=int)
     train, _, _ = flipped_breast_cancer(300)
     found = dpv.plan(train, groups=np.arange(300) % 3, persons=everyone, privacy=dpv.Privacy(unit="person"))
-    assert found.units == 1  # a person in more parties than accounted for counts in the first, and stops nobody
+    assert found.sizes.units == 1  # a person in more parties than accounted for counts in the first, and stops nobody
 
 
 @pytest.mark.slow
@@ -146,10 +147,10 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     assert planned.expected_auc == table.expected_auc
     assert planned.spent is not None
     assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
-    assert planned.table_bytes == table.rows.numel() * 4
-    assert (planned.memory_bytes or 0) > 5 * table.rows.numel() * 4
-    assert planned.seconds is not None
-    assert 0 < planned.seconds[0] <= planned.seconds[1]
+    assert planned.costs.table_bytes == table.rows.numel() * 4
+    assert (planned.costs.memory_bytes or 0) > 5 * table.rows.numel() * 4
+    assert planned.costs.seconds is not None
+    assert 0 < planned.costs.seconds[0] <= planned.costs.seconds[1]
     assert planned.efficiency == pytest.approx((planned.expected_auc or 0) / 0.3808 - 0.5 / 0.3808, abs=1e-3)
     assert "Laplace (chosen)" in str(planned)
     assert "can work" in planned.advice
@@ -201,7 +202,7 @@ def test_the_plan_reads_well_at_every_budget(unit: str, neighbours: str) -> None
 def test_advice_where_nothing_reaches_the_wanted_auc() -> None:
     """Out of reach at any epsilon: the advice says so, and what else can be done stands on its own."""
     budget = dpv.Privacy(0.1)
-    ruled_out = replace(dpv.plan(10, privacy=budget), expected_auc=0.52, expected_error=0.01)
+    ruled_out = replace(dpv.plan(10, privacy=budget), expected=Expectation(0.52, 0.01))
     assert advice(ruled_out, float("inf"), None) == (
         "epsilon = 0.1 per party cannot work: values would be close to random. No epsilon gives AUC 0.75 with this "
         "utility and model. What may work: value data sets (groups=) and protect their records (unit='record'), as "

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.planning.settings import Fields
+from dpvalue.planning.settings import Fields, Given
 
 from .data import classification
 
@@ -20,6 +20,7 @@ ENTRIES = [dpv.value, dpv.release, dpv.plan, dpv.audit, dpv.membership_attack, d
 def test_keywords_are_the_fields() -> None:
     assert list(Fields.__annotations__) == [field.name for field in fields(dpv.Settings)]
     assert get_type_hints(Fields) == get_type_hints(dpv.Settings)
+    assert Given.__annotations__.keys() - Fields.__annotations__ == {"target", "groups", "persons"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
@@ -29,6 +30,11 @@ def test_help_shows_every_field_with_its_default(entry: Any) -> None:
     changed = {"audit": {"learning_rate"}, "membership_attack": {"permutations", "noise"}}.get(entry.__name__, set())
     for field in fields(dpv.Settings):
         assert (shown[field.name].default == getattr(default, field.name)) == (field.name not in changed)
+        assert shown[field.name].annotation == field.type
+    reads_data = entry is not dpv.membership_attack
+    for name in ("target", "groups", "persons"):
+        assert (name in shown) == reads_data
+        assert not reads_data or shown[name].default is None
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)
@@ -37,6 +43,11 @@ def test_an_unknown_keyword_is_refused(entry: Any) -> None:
         entry(*classification(30, 2, 2), permutation=3)
     with pytest.raises(dpv.DpvalueError, match="settings must be a Settings"):
         entry(*classification(30, 2, 2), {"seed": 3})
+
+
+def test_an_attack_on_rows_takes_no_groups() -> None:
+    with pytest.raises(TypeError, match="there is no setting 'groups'"):
+        dpv.membership_attack(*classification(30, 2, 2), groups=[0, 1])  # type: ignore[call-arg]
 
 
 def test_settings_and_keywords_are_the_same_run_and_keywords_win() -> None:

@@ -250,7 +250,7 @@ def test_opening_a_job_reads_no_private_cell(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(files, "_text_block", spy)
     job = open_job(config)
     plan = job.plan()
-    assert plan.parties == 20
+    assert plan.sizes.parties == 20
     assert seen == []
     job.read()
     assert seen == [20]

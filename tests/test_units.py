@@ -219,7 +219,7 @@ def test_ids_may_be_a_column() -> None:
     assert result.table.n == 4
     assert result.table.encoding.columns == tuple("abcd")
     planned = dpv.plan(frame, public, **{k: v for k, v in settings.items() if k not in ("noise", "progress")})
-    assert planned.units == 5
+    assert planned.sizes.units == 5
     assert planned.expected_auc == result.table.expected_auc
 
 

@@ -32,14 +32,19 @@ def read_text(path: Path) -> str:
 
 def parse_json(text: str, what: str) -> Any:
     """Return what a JSON text holds; `what` names it in errors."""
+    return parse(json.loads, text, what, "has been damaged")
+
+
+def parse(loads: Callable[[str], Any], text: str, what: str, trouble: str) -> Any:
+    """Return what a parser makes of a text; errors say that `what` has this `trouble`."""
     try:
-        found = json.loads(text)
+        parsed = loads(text)
     except RecursionError:
-        raise DpvalueError(f"{what} has been damaged: it is nested too deeply") from None
-    except ValueError as error:  # not JSON, or a number of thousands of digits
-        raise DpvalueError(f"{what} has been damaged: {error}") from None
-    require_shallow(found, what)
-    return found
+        raise DpvalueError(f"{what} {trouble}: it is nested too deeply") from None
+    except ValueError as error:  # not of that kind, or a number of thousands of digits
+        raise DpvalueError(f"{what} {trouble}: {error}") from None
+    require_shallow(parsed, what)
+    return parsed
 
 
 def require_shallow(found: Any, what: str) -> None:

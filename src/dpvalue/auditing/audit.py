@@ -34,7 +34,7 @@ from dpvalue.auditing.lower_bounds import epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
@@ -47,20 +47,17 @@ STILL = 1e-9
 _COMPARED_RUNS = 30
 
 
-@shows_settings(learning_rate=STILL)
+@shows_settings(Given, learning_rate=STILL)
 def audit(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
     *,
-    target: str | None = None,
-    groups: Any = None,
-    persons: Any = None,
     records: int = 1,
     runs: int = 1000,
     confidence: float = 1 - 1e-4,
     progress: bool | Progress = True,
-    **fields: Unpack[Fields],
+    **given: Unpack[Given],
 ) -> Audit:
     """Return how much of a configuration's claim an attack on planted canaries can refute.
 
@@ -72,16 +69,13 @@ def audit(
         utility: the public set.
         settings: as in `dpvalue.value`, but for the learning rate: by default it is the attacker's choice, so small
             that models stand still and the canary saturates every release. Anything larger is for unit "party" alone.
-        target: the label column of DataFrames.
-        groups: a label per row.
-        persons: an id per row.
         records: records per party, when `parties` is a number.
         runs: runs of each world; each gives as many trials as there are canaries, one a party.
         confidence: of the bound.
         progress: show a bar on a terminal; or a callable (stage, done, total).
-        **fields: fields of `Settings`, which change `settings`.
+        **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
     """
-    asked = settings_of(settings, fields, learning_rate=STILL)
+    asked, labels = read_given(settings, given, learning_rate=STILL)
     privacy = asked.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: without one there is no claim to audit")
@@ -89,9 +83,9 @@ def audit(
     if privacy.unit != "party" and asked.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
-    sizes, units = counts_of(parties, privacy, records, target, groups, persons)
+    sizes, units = counts_of(parties, privacy, records, *labels)
     with asked.engine.threading(), reporting(progress) as tell:
-        worlds = make_worlds(as_utility(utility, target, groups, persons), asked, sizes, units)
+        worlds = make_worlds(as_utility(utility, *labels), asked, sizes, units)
         return _audit(worlds, runs, confidence, tell)
 
 
@@ -148,12 +142,12 @@ class _Attacker:
         keeping = self._noise is not None and number < 2 * _COMPARED_RUNS
 
         def watch(who: Tensor, releases: Tensor) -> None:
-            parties, found = who.flatten(), releases.reshape(who.numel(), -1).to(self._with)
-            total.index_add_(0, parties, self._ratios(parties, found))
+            parties, flat = who.flatten(), releases.reshape(who.numel(), -1).to(self._with)
+            total.index_add_(0, parties, self._ratios(parties, flat))
             if keeping:
-                noise = (found - expected[parties]) / self._scale[parties]
-                for party, one in zip(parties.tolist(), noise, strict=True):
-                    transcript[party].append(one)
+                noise = (flat - expected[parties]) / self._scale[parties]
+                for party, drawn in zip(parties.tolist(), noise, strict=True):
+                    transcript[party].append(drawn)
 
         noise = run.noise
         if self._kind == "fast":
@@ -175,15 +169,15 @@ class _Attacker:
             return None
         noise = torch.cat(self._noise)
         noise = noise / noise.square().mean().sqrt()
-        found = [0.0]
+        correlations = [0.0]
         for grouped in (noise, noise.transpose(0, 1)):  # pairs of parties in one release, then of releases of one party
             sets, count, size = grouped.shape
             pairs = grouped.sum(1).square().sum(-1) - grouped.square().sum((1, 2))
             mean = float(pairs.mean()) / (count * (count - 1) * size)
             error = sqrt(2 / (sets * count * (count - 1) * size))
             if mean > max(0.1, 6 * error):
-                found.append(mean)
-        return max(found)
+                correlations.append(mean)
+        return max(correlations)
 
     def _ratios(self, who: Tensor, releases: Tensor) -> Tensor:
         """The log-likelihood ratios of releases, if contributions stay as they are at the start."""

@@ -53,18 +53,18 @@ class Audit:
     @property
     def faults(self) -> tuple[str, ...]:
         """What was found to be wrong, in words."""
-        found = []
+        faults = []
         if self.bound > self.claim:
-            found.append(f"the attack proves epsilon >= {self.bound:.4g}, more than the {self.claim:.4g} claimed")
+            faults.append(f"the attack proves epsilon >= {self.bound:.4g}, more than the {self.claim:.4g} claimed")
         if self.moved > 1 + _SLACK:
-            found.append(f"one unit moves releases by {self.moved:.4g} times the claimed sensitivity")
+            faults.append(f"one unit moves releases by {self.moved:.4g} times the claimed sensitivity")
         if self.leaking:
-            found.append(f"public settings depend on private rows: {', '.join(self.leaking)}")
+            faults.append(f"public settings depend on private rows: {', '.join(self.leaking)}")
         if self.shared_noise:
-            found.append(f"noise is shared between releases (correlation {self.shared_noise:.2f})")
+            faults.append(f"noise is shared between releases (correlation {self.shared_noise:.2f})")
         if self.same_bytes is False:
-            found.append("a retry was answered with fresh noise")
-        return tuple(found)
+            faults.append("a retry was answered with fresh noise")
+        return tuple(faults)
 
     @property
     def holds(self) -> bool:

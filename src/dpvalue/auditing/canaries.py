@@ -131,10 +131,10 @@ class _Pool:
     @classmethod
     def of(cls, utility: Utility, encoding: Encoding) -> _Pool:
         labels = _label_array(utility.y)
-        some = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
+        sampled = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
         blocks, targets = [utility.X], [labels]
         for factor in _FACTORS:
-            stretched = _stretched(utility.X, some, factor)
+            stretched = _stretched(utility.X, sampled, factor)
             if not np.isfinite(encoding.features(stretched, "canaries")).all():
                 continue  # a transformer that does not take such a row: no party could send it either
             if encoding.task == CLASSIFICATION:
@@ -144,7 +144,7 @@ class _Pool:
                 wanted = [float(np.mean(labels)) - spread, float(np.mean(labels)) + spread]
             for label in wanted:
                 blocks.append(stretched)
-                targets.append(np.full(len(some), label, dtype=labels.dtype))
+                targets.append(np.full(len(sampled), label, dtype=labels.dtype))
         return cls(join_rows(blocks), np.concatenate(targets), len(labels))
 
 
@@ -182,10 +182,10 @@ def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, in
     rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
     contributions = Contributions(choice.model, rows, choice.mechanism, engine)
     everyone = torch.from_numpy(each).to(device)
-    found = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
-    lengths = found.square().sum(-1)
+    gradients = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
+    lengths = gradients.square().sum(-1)
     if neighbours == "zero_out":
         return int(candidates[int(lengths.argmax())]), None
-    apart = lengths[:, None] + lengths[None, :] - 2 * found @ found.T
+    apart = lengths[:, None] + lengths[None, :] - 2 * gradients @ gradients.T
     here, there = divmod(int(apart.argmax()), len(each))
     return int(candidates[here]), int(candidates[there])

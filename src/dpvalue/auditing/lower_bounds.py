@@ -88,7 +88,7 @@ def _judged(present: Floats, absent: Floats, judge: Judge) -> float:
     for candidate in np.unique(np.quantile(pooled, np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])):
         alarms = (pilot - np.searchsorted(without, candidate, "right")) / pilot * len(others)
         misses = np.searchsorted(with_, candidate, "right") / pilot * len(rest)
-        found = judge(alarms, misses, len(others), len(rest))
-        if found > best:
-            best, threshold = found, float(candidate)
+        bound = judge(alarms, misses, len(others), len(rest))
+        if bound > best:
+            best, threshold = bound, float(candidate)
     return judge(int((others > threshold).sum()), int((rest <= threshold).sum()), len(others), len(rest))

@@ -31,8 +31,9 @@ from dpvalue.progress import Progress, reporting, silent
 from dpvalue.server.run import Prepared, prepare
 from dpvalue.server.value import value_run
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.semivalues import Semivalue, semivalues
+from dpvalue.valuation.semivalues import semivalues
 
+_SHAPLEY = semivalues("shapley")
 _LEAST_OF_A_KIND = 3  # shadow values with and without a target that it takes to fit both laws
 
 
@@ -73,13 +74,12 @@ class MembershipAttack:
         return f"{claim}: AUROC {self.mean:.3f} ({self.std_error:.3f}) over {len(self.aurocs)} trials, {bound}{verdict}"
 
 
-@shows_settings(permutations=200, noise="fast")
+@shows_settings(Fields, permutations=200, noise="fast")
 def membership_attack(
     rows: Any,
     utility: Any,
     settings: Settings | None = None,
     *,
-    semivalue: str | Semivalue = "shapley",
     members: int = 25,
     shadow_rows: int = 200,
     shadows: int = 32,
@@ -96,7 +96,6 @@ def membership_attack(
         utility: the public set.
         settings: of each valuation, as in `dpvalue.value`; by default 200 permutations and fast noise. Units are rows:
             the members are parties of one row.
-        semivalue: which value the attacker is told.
         members: how many of the targets are members; as many others are not.
         shadow_rows: how many rows the attacker has to draw shadow sets from.
         shadows: how many shadow sets it draws.
@@ -118,7 +117,7 @@ def membership_attack(
     public = as_utility(utility)
     ones = np.ones(3 * members, dtype=np.int64)
     with asked.engine.threading(), reporting(progress) as tell:
-        attacked = _Attacked(prepare(public, asked, ones, ones), semivalues(semivalue), X, y)
+        attacked = _Attacked(prepare(public, asked, ones, ones), X, y)
         aurocs = []
         for trial in range(trials):
             aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
@@ -132,7 +131,6 @@ class _Attacked:
     """A valuation, with every setting decided, and the rows that it may be run on."""
 
     prepared: Prepared
-    kinds: tuple[Semivalue, ...]
     X: Any
     y: Any
 
@@ -143,8 +141,7 @@ class _Attacked:
         settings = run.settings
         if settings.privacy is not None and settings.noise == "fast":
             run = replace(run, noise=noise_source("fast", seed, Purpose.ATTACK))
-        found = value_run(run, self.prepared.utility, self.kinds, silent).values[self.kinds[0].name]
-        return found[len(members) :]
+        return value_run(run, self.prepared.utility, _SHAPLEY, silent).values["shapley"][len(members) :]
 
 
 def _trial(attacked: _Attacked, members: int, shadow_rows: int, shadows: int, trial: int) -> float:

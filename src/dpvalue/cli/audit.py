@@ -10,6 +10,7 @@ import typer
 from dpvalue import Privacy
 from dpvalue.cli.common import app, failing_clearly, option, out
 from dpvalue.errors import require_choice
+from dpvalue.planning.settings import Fields
 from dpvalue.streams import require_seed
 
 
@@ -40,63 +41,46 @@ def audit(
         privacy = Privacy(epsilon, delta, unit, neighbours, accounting, mechanism)
         require_choice("attack", attack, ("canaries", "membership"))
         require_seed(seed)
+        from sklearn.preprocessing import StandardScaler
+
+        fields: Fields = {
+            "schedule": schedule,
+            "permutations": permutations,
+            "preprocess": StandardScaler(),
+            "seed": seed,
+        }
         if attack == "membership":
-            holds = _membership(data, privacy, schedule, permutations, runs or 40, seed)
+            holds = _membership(data, runs or 40, privacy, fields)
         else:
-            holds = _canaries(data, privacy, schedule, (parties, records), permutations, runs or 1000, seed)
+            holds = _canaries(data, (parties, records), runs or 1000, {"privacy": privacy, **fields})
     if not holds:
         raise typer.Exit(1)
 
 
-def _canaries(
-    data: str, privacy: Privacy, schedule: str, shape: tuple[int, int], permutations: int, runs: int, seed: int
-) -> bool:
-    from sklearn.preprocessing import StandardScaler
-
+def _canaries(data: str, shape: tuple[int, int], runs: int, fields: Fields) -> bool:
     from dpvalue.auditing.audit import audit as run_audit
     from dpvalue.jobs.demo import embedded
 
     X, y = embedded(data)
-    public = X[400:], y[400:]
-    found = run_audit(
-        shape[0],
-        public,
-        records=shape[1],
-        privacy=privacy,
-        schedule=schedule,
-        permutations=permutations,
-        preprocess=StandardScaler(),
-        runs=runs,
-        seed=seed,
-    )
-    out.print(str(found))
-    return found.holds
+    audited = run_audit(shape[0], (X[400:], y[400:]), records=shape[1], runs=runs, **fields)
+    out.print(str(audited))
+    return audited.holds
 
 
-def _membership(data: str, privacy: Privacy, schedule: str, permutations: int, trials: int, seed: int) -> bool:
+def _membership(data: str, trials: int, privacy: Privacy, fields: Fields) -> bool:
     import numpy as np
-    from sklearn.preprocessing import StandardScaler
 
     from dpvalue.auditing.membership import membership_attack
     from dpvalue.jobs.demo import embedded
 
     X, y = embedded(data)
-    order = np.random.default_rng(seed).permutation(len(X))
+    order = np.random.default_rng(fields["seed"]).permutation(len(X))
     mine, public = order[:300], order[300:]
-    per_row = replace(privacy, unit="party")
     out.print(f"{data}: 25 members among 50 targets, 200 rows for shadow sets; is a row a member, by its value?")
     holds = True
-    for budget, kind in ((None, None), (per_row, schedule)):
-        found = membership_attack(
-            (X[mine], y[mine]),
-            (X[public], y[public]),
-            privacy=budget,
-            schedule=kind,
-            permutations=permutations,
-            preprocess=StandardScaler(),
-            trials=trials,
-            seed=seed,
-        )
-        out.print(f"  {found}")
-        holds = holds and found.holds
+    exposed: Fields = {**fields, "privacy": None, "schedule": None}
+    for each in (exposed, {**fields, "privacy": replace(privacy, unit="party")}):
+        attack = membership_attack((X[mine], y[mine]), (X[public], y[public]), trials=trials, **each)
+        out.print(f"  {attack}")
+        holds = holds and attack.holds
     return holds

@@ -44,13 +44,13 @@ def check(
             "parties_per_person": parties_per_person if person is not None else None,
             "unit": "party" if person is None else "person",
         }  # fmt: skip
-        config = make_config({name: one for name, one in given.items() if one is not None})
-        found = check_files(config)
+        config = make_config({name: option for name, option in given.items() if option is not None})
+        checked = check_files(config)
     out.print("This is for the eyes of whoever holds the rows. Nothing was released.\n")
-    for file in found.files:
+    for file in checked.files:
         _show_file(file)
-    _show_labels(found, config.test)
-    raise typer.Exit(1 if found.unused else 0)
+    _show_labels(checked, config.test)
+    raise typer.Exit(1 if checked.unused else 0)
 
 
 def _show_file(file: FileCheck) -> None:
@@ -65,7 +65,7 @@ def _show_file(file: FileCheck) -> None:
     out.print("")
 
 
-def _show_labels(found: Check, test: str) -> None:
+def _show_labels(checked: Check, test: str) -> None:
     from rich import box
     from rich.table import Table as Grid
 
@@ -74,8 +74,8 @@ def _show_labels(found: Check, test: str) -> None:
     grid.add_column(test, justify="right")
     grid.add_column("private", justify="right")
     grid.add_column("")
-    for name, here, there in found.labels:
-        grid.add_row(name, here, there, "counts for nothing" if name in found.unknown else "")
+    for name, here, there in checked.labels:
+        grid.add_row(name, here, there, "counts for nothing" if name in checked.unknown else "")
     out.print(grid)
 
 
@@ -85,7 +85,7 @@ def _places(word: str, places: list[int]) -> str:
     >>> _places("line", [3]), _places("row", [3, 7, 8, 9])
     ('line 3', 'rows 3, 7-9')
     """
-    breaks = [place for place, (one, other) in enumerate(pairwise(places), start=1) if other != one + 1]
+    breaks = [place for place, (before, after) in enumerate(pairwise(places), start=1) if after != before + 1]
     runs = [places[first:last] for first, last in pairwise([0, *breaks, len(places)])]
     shown = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
     return f"{word}{'s' if len(places) > 1 else ''} {shown}"

@@ -41,65 +41,68 @@ def plan(
             "organisations": of("record", records),
         }
     if json:
-        out.print(json_text.dumps({name: _numbers(one) for name, one in plans.items()}, indent=1))
+        out.print(json_text.dumps({name: _numbers(planned) for name, planned in plans.items()}, indent=1))
         return
     _show(plans, epsilon, neighbours, records, rows_each)
 
 
-def _numbers(one: Plan) -> dict[str, float | int | str | None]:
-    gaussian, laplace = one.gaussian, one.laplace
+def _numbers(planned: Plan) -> dict[str, float | int | str | None]:
+    limits, gaussian, laplace = planned.limits, planned.limits.gaussian, planned.limits.laplace
     return {
-        "parties": one.parties,
-        "protected": one.privacy.unit,
-        "units_per_party": one.units,
-        "epsilon": one.epsilon,
-        "ceiling": one.ceiling,
-        "gaussian_ceiling": one.gaussian_ceiling,
-        "laplace_ceiling": one.laplace_ceiling,
-        "gaussian_noise_per_row": None if gaussian is None else _noise(one, gaussian.noise_multiplier),
-        "laplace_noise_per_row": None if laplace is None else _noise(one, laplace.noise_multiplier),
+        "parties": planned.sizes.parties,
+        "protected": planned.privacy.unit,
+        "units_per_party": planned.sizes.units,
+        "epsilon": planned.epsilon,
+        "ceiling": limits.ceiling,
+        "gaussian_ceiling": limits.gaussian_ceiling,
+        "laplace_ceiling": limits.laplace_ceiling,
+        "gaussian_noise_per_row": None if gaussian is None else _noise(planned, gaussian.noise_multiplier),
+        "laplace_noise_per_row": None if laplace is None else _noise(planned, laplace.noise_multiplier),
         "gaussian_advantage": None if gaussian is None else gaussian.advantage,
         "laplace_advantage": None if laplace is None else laplace.advantage,
-        "epsilon_needed": one.epsilon_needed,
-        "advice": one.advice,
+        "epsilon_needed": planned.epsilon_needed,
+        "advice": planned.advice,
     }
 
 
-def _noise(one: Plan, multiplier: float | None) -> float:
+def _noise(planned: Plan, multiplier: float | None) -> float:
     """Noise of a release over the clipping norm: it shrinks with the units of a party."""
-    moved = 2.0 if one.privacy.neighbours == "replace" else 1.0
-    return (multiplier or 0.0) * moved / one.units
+    moved = 2.0 if planned.privacy.neighbours == "replace" else 1.0
+    return (multiplier or 0.0) * moved / planned.sizes.units
 
 
 def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int, rows_each: int) -> None:
     from rich import box
     from rich.table import Table as Grid
 
-    found = {name: _numbers(one) for name, one in plans.items()}
+    columns = {name: _numbers(planned) for name, planned in plans.items()}
     grid = Grid(box=box.SIMPLE_HEAD, title=f"epsilon = {epsilon:g}, neighbours {neighbours}", title_justify="left")
     grid.add_column("")
-    for name in found:
+    for name in columns:
         grid.add_column(name, justify="right")
     lines = {
         "protected": ["each row", f"a person's {rows_each} rows", f"each of {records} records"],
-        "Gaussian noise / clipping norm": [_cell(one["gaussian_noise_per_row"]) for one in found.values()],
-        "Laplace noise / clipping norm": [_cell(one["laplace_noise_per_row"]) for one in found.values()],
+        "Gaussian noise / clipping norm": [_cell(column["gaussian_noise_per_row"]) for column in columns.values()],
+        "Laplace noise / clipping norm": [_cell(column["laplace_noise_per_row"]) for column in columns.values()],
         "attacker's advantage (G / L)": [
-            f"{_cell(one['gaussian_advantage'])} / {_cell(one['laplace_advantage'])}" for one in found.values()
+            f"{_cell(column['gaussian_advantage'])} / {_cell(column['laplace_advantage'])}"
+            for column in columns.values()
         ],
-        "AUC ceiling, each on its own": [_limit(one["ceiling"]) for one in found.values()],
+        "AUC ceiling, each on its own": [_limit(column["ceiling"]) for column in columns.values()],
         "same, Gaussian / Laplace": [
-            f"{_limit(one['gaussian_ceiling'])} / {_limit(one['laplace_ceiling'])}" for one in found.values()
+            f"{_limit(column['gaussian_ceiling'])} / {_limit(column['laplace_ceiling'])}" for column in columns.values()
         ],
     }
-    if plans["rows"].wanted_auc is not None:
-        wanted = plans["rows"].wanted_auc
-        lines[f"epsilon for AUC {wanted:g}, at least"] = [_cell(one["epsilon_needed"]) for one in found.values()]
+    if plans["rows"].wanted is not None:
+        wanted = plans["rows"].wanted.auc
+        lines[f"epsilon for AUC {wanted:g}, at least"] = [
+            _cell(column["epsilon_needed"]) for column in columns.values()
+        ]
     for name, cells in lines.items():
         grid.add_row(name, *cells)
     out.print(grid)
-    for (name, one), unit in zip(plans.items(), ("row", "person", "record"), strict=True):
-        out.print(f"{name}: {one.advice.replace('per party', f'per {unit}')}", markup=False)
+    for (name, planned), unit in zip(plans.items(), ("row", "person", "record"), strict=True):
+        out.print(f"{name}: {planned.advice.replace('per party', f'per {unit}')}", markup=False)
     out.print(CHECK_ADVICE)
 
 

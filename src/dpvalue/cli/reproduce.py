@@ -33,25 +33,28 @@ def reproduce(
         from dpvalue_experiments.paper.trials import Scale, make_page, stored_trials
 
         if list_ or not names:
-            for one in EXPERIMENTS.values():
-                needs = ", ".join([name for name in one.data if not is_embedded(name)] + list(one.weights)) or "nothing"
-                out.print(f"{one.name:<24}{one.minutes:>9} min  needs {needs:<18} {one.title}")
+            for experiment in EXPERIMENTS.values():
+                data = [name for name in experiment.data if not is_embedded(name)]
+                needs = ", ".join([*data, *experiment.weights]) or "nothing"
+                out.print(f"{experiment.name:<24}{experiment.minutes:>9} min  needs {needs:<18} {experiment.title}")
             for group, members in GROUPS.items():
                 out.print(f"{group}: {'everything' if group == 'all' else ', '.join(members)}")
             return
         for name in names:
             require_choice("name", name, [*EXPERIMENTS, *GROUPS])
         require_count("workers", workers)
-        wanted = [EXPERIMENTS[one] for one in dict.fromkeys(one for name in names for one in GROUPS.get(name, (name,)))]
+        chosen = [member for name in names for member in GROUPS.get(name, (name,))]
+        wanted = [EXPERIMENTS[name] for name in dict.fromkeys(chosen)]
         scale = Scale(quick=not full, data=data_dir, device=device)
-        for one in wanted:
-            if "all" in names and not one.has_data(data_dir):
-                out.print(f"{one.name}: left out, as its data is not here ({', '.join((*one.data, *one.weights))})\n")
+        for experiment in wanted:
+            if "all" in names and not experiment.has_data(data_dir):
+                lacking = ", ".join((*experiment.data, *experiment.weights))
+                out.print(f"{experiment.name}: left out, as its data is not here ({lacking})\n")
                 continue
             try:
-                page, table = make_page(one, scale, out_, workers)
+                page, table = make_page(experiment, scale, out_, workers)
             except KeyboardInterrupt:
                 out.print("stopped; finished trials are kept, and the same command goes on")
                 raise typer.Exit(130) from None
-            out.print(f"{one.title}\n\n{table}\nwritten to {page}\n")
-            one.check(stored_trials(one, scale, out_), scale.quick)
+            out.print(f"{experiment.title}\n\n{table}\nwritten to {page}\n")
+            experiment.check(stored_trials(experiment, scale, out_), scale.quick)

@@ -71,12 +71,14 @@ def run(
         from dpvalue.jobs.job import open_job
 
         stored = {} if config is None else read_config(config)
-        options = make_config({**stored, **{name: one for name, one in given.items() if one not in (None, [])}})
+        options = make_config(
+            {**stored, **{name: option for name, option in given.items() if option not in (None, [])}}
+        )
         goes_on = require_free(out_, overwrite, options)
         options.open_ledger()  # raises if it cannot be used
         job = open_job(options)
         plan = job.plan() if options.privacy is not None else None
-        require_writable(out_, 2 if plan is None else plan.parties)
+        require_writable(out_, 2 if plan is None else plan.sizes.parties)
         _show(job, plan)
         if goes_on:
             out.print(

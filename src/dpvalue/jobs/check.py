@@ -160,12 +160,12 @@ def _note_features(job: Job, block: Block, notes: _Notes) -> None:
 
 def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _Notes) -> Any:
     """Note the records of no party, or of no person; return which they are."""
-    nobody = np.zeros(len(block.columns), dtype=bool)
+    ownerless = np.zeros(len(block.columns), dtype=bool)
     if owners is None or name is None:
-        return nobody
-    nobody = np.array([owner is None for owner in owners], dtype=bool)
-    notes.add(Kind(False, name, what), block.columns[name], np.flatnonzero(nobody & ~block.bad))
-    return nobody
+        return ownerless
+    ownerless = np.array([owner is None for owner in owners], dtype=bool)
+    notes.add(Kind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
+    return ownerless
 
 
 def _beyond(job: Job) -> Bools:

@@ -12,7 +12,7 @@ from typing import Any
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
-from dpvalue.stored import require_shallow
+from dpvalue.stored import parse
 from dpvalue.valuation.semivalues import semivalues
 
 TASKS = ("auto", "classification", "regression")
@@ -73,14 +73,8 @@ class RunConfig:
         """The budget of the run; None for none."""
         if not self.private:
             return None
-        return Privacy(
-            epsilon=self.epsilon,
-            delta=self.delta,
-            unit=self.unit,
-            neighbours=self.neighbours,
-            mechanism=self.mechanism,
-            parties_per_person=self.parties_per_person,
-        )
+        budget = self.epsilon, self.delta, self.unit, self.neighbours
+        return Privacy(*budget, mechanism=self.mechanism, parties_per_person=self.parties_per_person)
 
     def open_ledger(self) -> Ledger | None:
         """Return the ledger that the run is charged to."""
@@ -107,14 +101,8 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def parse_options(text: str, what: str) -> dict[str, Any]:
     """Return the options in a TOML document, by name; `what` names it in errors."""
-    try:
-        given = tomllib.loads(text)
-    except RecursionError:
-        raise DpvalueError(f"{what} cannot be read as TOML: it is nested too deeply") from None
-    except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise DpvalueError(f"{what} cannot be read as TOML: {error}") from None
-    require_shallow(given, what)
-    return given
+    options: dict[str, Any] = parse(tomllib.loads, text, what, "cannot be read as TOML")
+    return options
 
 
 def make_config(given: dict[str, Any]) -> RunConfig:

@@ -112,7 +112,7 @@ def _released(folder: Path, config: RunConfig) -> str:
 
 
 def _unless_nothing(kept: str) -> str:
-    """The end of an error: whoever asked for something wrong need not hear that nothing came of it."""
+    """The end of an error message; empty where nothing was kept, as after a wrong option."""
     return "" if kept.startswith(_NOTHING) else f"; {kept}"
 
 

@@ -171,8 +171,8 @@ class Folder:
     def table(self) -> tuple[Table, Schema]:
         """Return the private table, and how columns become numbers."""
         path = self.path / "table.safetensors"
-        found = load(path)
-        table = found.table if isinstance(found, Result) else found
+        saved = load(path)
+        table = saved.table if isinstance(saved, Result) else saved
         if not isinstance(table.encoding.preprocess, Schema):
             raise DpvalueError(f"{path} is not the table of a run from files: it does not say how columns are encoded")
         return table, table.encoding.preprocess
@@ -222,5 +222,5 @@ def _damage(file: Path) -> Iterator[None]:
     """Say in which file something is not as it must be."""
     try:
         yield
-    except ValueError as error:  # of a check of ours, or of pandas: no text, or no table
+    except ValueError as error:  # from our own check or from pandas: not text, or not a table
         raise DpvalueError(f"{file} has been damaged: {str(error).strip()}") from None

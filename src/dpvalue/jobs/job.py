@@ -93,7 +93,7 @@ class Job:
 
     def _sizes(self) -> Parties:
         """The parties without their rows: the number of lines, and whose they are."""
-        rows = sum(one.rows for one in self.peeks)
+        rows = sum(peek.rows for peek in self.peeks)
         return Parties(np.zeros((rows, 1)), np.zeros(rows), *self.owners)
 
     @property

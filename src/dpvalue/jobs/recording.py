@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import torch
@@ -52,8 +52,9 @@ def valued_record(record: Record, result: Result, known: Known | None, curves: l
 
 
 def _planned(plan: Plan) -> Planned:
-    names = [field.name for field in fields(Planned) if field.name != "text"]
-    return Planned(**{name: getattr(plan, name) for name in names}, text=str(plan))
+    limits = plan.limits
+    ceilings = limits.ceiling, limits.gaussian_ceiling, limits.laplace_ceiling
+    return Planned(*ceilings, plan.expected_auc, plan.efficiency, plan.sizes.records, plan.advice, str(plan))
 
 
 def _charged(path: str) -> Charged:

@@ -150,5 +150,5 @@ def _quantiles(numbers: Floats, points: int) -> Floats:
 def make_crowd(units: Ints, seed: int) -> Crowd:
     """Return the quantiles of the parties' public numbers of units."""
     at = (np.arange(_SIZES) + 0.5) / _SIZES
-    found, counts = np.unique(np.quantile(np.maximum(units, 1), at, method="inverted_cdf"), return_counts=True)
-    return Crowd(found.astype(np.int64), counts, seed)
+    sizes, counts = np.unique(np.quantile(np.maximum(units, 1), at, method="inverted_cdf"), return_counts=True)
+    return Crowd(sizes.astype(np.int64), counts, seed)

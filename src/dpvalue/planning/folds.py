@@ -33,6 +33,29 @@ _FOLDS_OF_FEW, _FEW = 8, 64  # of fewer rows more folds: each must leave most of
 _UNITS = {True: 1024, False: 384}
 
 
+@dataclass(frozen=True, eq=False)
+class PublicFacts:
+    """Everything public that a choice may depend on.
+
+    Args:
+        model: as it will be valued.
+        initial: its initial parameters.
+        public: the public set.
+        sizes: the parties' public numbers of rows.
+        units: their public numbers of protected units.
+        engine: where to compute.
+        seed: of what is drawn.
+    """
+
+    model: Model
+    initial: Tensor
+    public: PublicSet
+    sizes: Ints
+    units: Ints
+    engine: Engine
+    seed: int
+
+
 @dataclass(frozen=True)
 class Sketch:
     """What is needed of units: the component of each one's gradient that raises its value, and the gradient's length.
@@ -128,8 +151,8 @@ class Fold:
 
     def losses(self, steps: int) -> Sketches:
         """Return the sketches of negated losses under the model trained for so long."""
-        model, one = FixedModelLoss(self.model, self.trained[steps]), self.initial.new_ones(1)
-        clean, planted = (self._sketch(model, model.initial(0)[None], one, one, labels) for labels in self.labels)
+        model, share = FixedModelLoss(self.model, self.trained[steps]), self.initial.new_ones(1)
+        clean, planted = (self._sketch(model, model.initial(0)[None], share, share, labels) for labels in self.labels)
         return clean, planted
 
     def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
@@ -203,10 +226,10 @@ def _trained(folds: list[Fold]) -> list[dict[int, Tensor]]:
         models = train_together(model, initial, [(fold.x, fold.y) for fold in folds], STEPS, seed)
     else:
         models = [train(model, initial, fold.x, fold.y, STEPS, seed) for fold in folds]
-    found = [dict(zip(STEPS, stages, strict=True)) for stages in models]
-    for fold, stages in zip(folds, found, strict=True):
+    by_steps = [dict(zip(STEPS, stages, strict=True)) for stages in models]
+    for fold, stages in zip(folds, by_steps, strict=True):
         fold.__dict__["trained"] = stages  # what the cached property would be
-    return found
+    return by_steps
 
 
 def same_features(x: Tensor) -> Ints:
@@ -218,8 +241,8 @@ def same_features(x: Tensor) -> Ints:
 
 def _first_seen(labels: Ints) -> Ints:
     """The different labels in the order in which they come."""
-    found, first = np.unique(labels, return_index=True)
-    return np.asarray(found[np.argsort(first)])
+    distinct, first = np.unique(labels, return_index=True)
+    return np.asarray(distinct[np.argsort(first)])
 
 
 def _wrong_labels(y: Array, known: Array, task: str, generator: np.random.Generator) -> Array:
@@ -232,5 +255,5 @@ def _wrong_labels(y: Array, known: Array, task: str, generator: np.random.Genera
 
 
 def _finite(numbers: Tensor) -> Floats:
-    found: Floats = numbers.nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
-    return found
+    finite: Floats = numbers.nan_to_num(0.0, 0.0, 0.0).cpu().numpy()
+    return finite

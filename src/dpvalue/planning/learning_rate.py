@@ -6,7 +6,7 @@ of the planned size stands in for the mechanism's. No private row is read, so no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,10 +14,8 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.models import Model
+from dpvalue.planning.folds import PublicFacts
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
@@ -29,20 +27,8 @@ _MOST_STEPS, _MOST_DRAWN = 1000, 8192
 _WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 
 
-@dataclass(frozen=True)
-class PublicTuner:
-    """Everything public that a choice may depend on.
-
-    `sizes` are the parties' public numbers of records, `units` those of what is protected in each.
-    """
-
-    model: Model
-    initial: Tensor
-    public: PublicSet
-    sizes: Ints
-    units: Ints
-    engine: Engine
-    seed: int
+class PublicTuner(PublicFacts):
+    """What the learning rate is chosen from."""
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
         """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.
@@ -114,14 +100,14 @@ class PublicTuner:
         first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
         mean = first.expand(len(RATES), -1)
         if releases > 1:
-            some = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
+            sampled = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
             along = torch.zeros(len(RATES), len(first)).to(first)
-            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(some))
+            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(sampled))
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
                 for total, few in zip(along.split(together), points.split(together), strict=True):
-                    found = contributions.at(few.repeat_interleave(len(some), dim=0), some.repeat(len(few)))
-                    total += found.unflatten(0, (len(few), len(some))).mean(1) / len(_WALK_FRACTIONS)
+                    gradients = contributions.at(few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few)))
+                    total += gradients.unflatten(0, (len(few), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
             mean = (first + (releases - 1) * along) / releases
         moved: Tensor = self.initial - rates * (n * mean + noise)
         return moved

@@ -12,15 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-from torch import Tensor
 
-from dpvalue.arrays import Ints
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
-from dpvalue.models import REGRESSION, Model
+from dpvalue.models import REGRESSION
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
-from dpvalue.planning.folds import STEPS, Fold, Sketch, Sketches, make_folds
+from dpvalue.planning.folds import STEPS, Fold, PublicFacts, Sketch, Sketches, make_folds
 from dpvalue.privacy.clipping import RULES
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale
@@ -58,36 +54,19 @@ class Option:
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
-    """The public set, cut into folds with planted labels, on which ways to release are tried.
+class Rehearsal(PublicFacts):
+    """The public set, cut into folds with planted labels, on which ways to release are tried."""
 
-    Args:
-        model: as it will be valued.
-        initial: its initial parameters.
-        public: the public set.
-        sizes: the parties' public numbers of rows.
-        units: their public numbers of protected units.
-        engine: where to compute.
-        seed: of folds and planted labels.
-    """
-
-    model: Model
-    initial: Tensor
-    public: PublicSet
-    sizes: Ints
-    units: Ints
-    engine: Engine
-    seed: int
     _sketches: dict[Projection | None, dict[int, Sketches]] = field(default_factory=dict, init=False, repr=False)
 
     def candidates(self) -> list[Projection | None]:
         """Return the projections worth trying; None, all directions, among them."""
-        found: list[Projection | None] = [None, Projection(1, "utility")]
-        found += [Projection(1, "path", steps) for steps in STEPS]
+        tried: list[Projection | None] = [None, Projection(1, "utility")]
+        tried += [Projection(1, "path", steps) for steps in STEPS]
         classes = 1 if self.model.task == REGRESSION else len(self.public.y.unique())
         wide = {"classes": classes, "singular": min(_SINGULAR, len(self.public.y) // 4)}
-        found += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
-        return [projection for projection in found if self._can_be_made(projection)]
+        tried += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
+        return [projection for projection in tried if self._can_be_made(projection)]
 
     def _can_be_made(self, projection: Projection | None) -> bool:
         """Whether the public rows span so many directions: few of them, or features of zeros, may not."""
@@ -171,15 +150,15 @@ class Rehearsal:
     def sketches(self, projection: Projection | None) -> dict[int, Sketches]:
         """Return the sketches of clean and of planted units, by the number of the fold, where its rest spans it."""
         if projection not in self._sketches:
-            found, refused = {}, None
+            made, refused = {}, None
             for place, fold in enumerate(self.folds):
                 try:
-                    found[place] = fold.sketches(projection)
+                    made[place] = fold.sketches(projection)
                 except DpvalueError as error:  # a fold may lack a class
                     refused = error
-            if refused is not None and not found:
+            if refused is not None and not made:
                 raise refused
-            self._sketches[projection] = found
+            self._sketches[projection] = made
         return self._sketches[projection]
 
     @cached_property
@@ -203,7 +182,7 @@ def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
     But a planted unit takes back at most what a clean one gives: the loss of a wrong label knows no bounds, and a few
     of them would turn the walk of all parties around.
     """
-    ends = [one.contribution(option.rule, option.clip, option.scale.centre).mean() for one in (clean, bad)]
+    ends = [sketch.contribution(option.rule, option.clip, option.scale.centre).mean() for sketch in (clean, bad)]
     means = clean.score.mean(), max(bad.score.mean(), -clean.score.mean())
     if not (ends[0] > ends[1] and means[0] > means[1]):
         return option.scale
@@ -236,7 +215,7 @@ def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:
 
 def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:
     best = max(aucs)
-    pairs = [(one, auc) for one, auc in zip(options, aucs, strict=True) if auc - 0.5 >= _AS_GOOD * (best - 0.5)]
+    pairs = [(option, auc) for option, auc in zip(options, aucs, strict=True) if auc - 0.5 >= _AS_GOOD * (best - 0.5)]
     if best <= 0.5:
         pairs = list(zip(options, aucs, strict=True))
     return max(pairs, key=lambda pair: (size if pair[0].projection is None else pair[0].projection.m, pair[1]))[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
@@ -42,6 +42,14 @@ class Fields(TypedDict, total=False):
     checkpoint: str | Path | None
     engine: Engine
     seed: int
+
+
+class Given(Fields, total=False):
+    """The keywords of an entry point that reads data: the fields of `Settings`, labels and owners of rows."""
+
+    target: str | None
+    groups: Any
+    persons: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +131,7 @@ class Settings:
 
     @property
     def resolved_schedule(self) -> Schedule:
-        """When parties release, also where that was left open."""
+        """When parties release; the default where no schedule was given."""
         return as_schedule(self.schedule, private=self.privacy is not None)
 
     @property
@@ -140,21 +148,21 @@ class Settings:
 
     @property
     def free_projection(self) -> bool:
-        """Whether the directions are ours to choose: with privacy, for "replay"; the other kinds are the paper's."""
+        """Whether the library chooses the directions: with privacy, for "replay"; the other kinds are the paper's."""
         return self.projection == "auto" and self.privacy is not None and self.resolved_schedule.kind == "replay"
 
     @property
     def is_fixed(self) -> bool:
-        """Whether nothing about a release is ours to choose: all directions, and a given clipping norm."""
+        """Whether the library chooses nothing about a release: all directions, and a given clipping norm."""
         return self.fixed_projection is None and not self.free_projection and not isinstance(self.clip, str)
 
     @property
     def fixed_projection(self) -> Projection | None:
-        """The projection that was asked for; None, all directions, also where it is ours to choose."""
+        """The projection that was asked for; None, all directions, also where the library chooses it."""
         return self.projection if isinstance(self.projection, Projection) else None
 
 
-def settings_of(given: Settings | None, keywords: Fields, **defaults: Any) -> Settings:
+def settings_of(given: Settings | None, keywords: Mapping[str, Any], **defaults: Any) -> Settings:
     """Return settings as an entry point takes them: a `Settings` (else its own defaults), changed by keywords."""
     if given is not None and not isinstance(given, Settings):
         raise DpvalueError(f"settings must be a Settings, got {given!r}")
@@ -164,20 +172,28 @@ def settings_of(given: Settings | None, keywords: Fields, **defaults: Any) -> Se
     return replace(given or Settings(**defaults), **keywords)
 
 
-def shows_settings(**defaults: Any) -> Callable[[Entry], Entry]:
-    """Make `help` and editors show the fields of `Settings` as keywords of an entry point, with its own defaults."""
+def read_given(
+    settings: Settings | None, given: Given, **defaults: Any
+) -> tuple[Settings, tuple[str | None, Any, Any]]:
+    """Return the settings of an entry point that reads data (`settings_of`), and its target, groups and persons."""
+    fields = {name: keyword for name, keyword in given.items() if name not in ("target", "groups", "persons")}
+    return settings_of(settings, fields, **defaults), (given.get("target"), given.get("groups"), given.get("persons"))
+
+
+def shows_settings(keywords: type[Fields], **defaults: Any) -> Callable[[Entry], Entry]:
+    """Make `help` and editors show the keywords of an entry point, with the defaults of `Settings` or its own."""
 
     def show(entry: Entry) -> Entry:
         signature = inspect.signature(entry)
-        own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+        own = [given for given in signature.parameters.values() if given.kind is not inspect.Parameter.VAR_KEYWORD]
         shown = [
             inspect.Parameter(
-                field.name,
+                name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=defaults.get(field.name, field.default),
-                annotation=field.type,
+                default=defaults.get(name, getattr(Settings, name, None)),
+                annotation=annotation.__forward_arg__,
             )
-            for field in fields(Settings)
+            for name, annotation in keywords.__annotations__.items()
         ]
         entry.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         return entry

@@ -100,11 +100,11 @@ def _promise(record: Record) -> str:
 
 
 def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
-    found = values.sort_values(name, ascending=False, kind="stable")
-    if len(found) > _MOST_POINTS:
-        found = found.iloc[np.linspace(0, len(found) - 1, _MOST_POINTS).astype(int)]
-    place = _numbers(found, "rank")
-    y, errors, noise = (_numbers(found, f"{name}{ending}") for ending in ("", "_mc_error", "_noise"))
+    shown = values.sort_values(name, ascending=False, kind="stable")
+    if len(shown) > _MOST_POINTS:
+        shown = shown.iloc[np.linspace(0, len(shown) - 1, _MOST_POINTS).astype(int)]
+    place = _numbers(shown, "rank")
+    y, errors, noise = (_numbers(shown, f"{name}{ending}") for ending in ("", "_mc_error", "_noise"))
     bands = [("noise", y - noise, y + noise), ("error", y - errors, y + errors)]
     line = Line(name, "", place, y, bands)
     chart = line_chart("values-chart", f"{name} values by rank", [line], "party, by rank", f"{name} value")
@@ -261,14 +261,14 @@ def _numbers(frame: pandas.DataFrame, column: str) -> Floats:
     """A column as numbers, NaN for what cannot be drawn; zeros where there is none."""
     if column not in frame:
         return np.zeros(len(frame))
-    found: Floats = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.where(np.abs(found) < LARGEST, found, np.nan)
+    numbers: Floats = frame[column].to_numpy(dtype=np.float64, na_value=np.nan)
+    return np.where(np.abs(numbers) < LARGEST, numbers, np.nan)
 
 
 def _known(numbers: Floats, summary: Callable[[Floats], Any]) -> float:
     """A summary of the numbers that are not missing; NaN if all are."""
-    some = numbers[~np.isnan(numbers)]
-    return float(summary(some)) if len(some) else float("nan")
+    present = numbers[~np.isnan(numbers)]
+    return float(summary(present)) if len(present) else float("nan")
 
 
 def _json(content: Any) -> str:

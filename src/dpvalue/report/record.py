@@ -142,11 +142,11 @@ class Record:
         return {"format": FORMAT_VERSION, **asdict(self)}
 
     @staticmethod
-    def from_json(found: Any, what: str) -> Record:
+    def from_json(stored: Any, what: str) -> Record:
         """Return the record of what a file holds, whoever wrote it; `what` names it in errors."""
-        if isinstance(found, dict) and found.get("format") != FORMAT_VERSION:
-            raise DpvalueError(f"{what} must have dpvalue format {FORMAT_VERSION}, got {short(found.get('format'))}")
+        if isinstance(stored, dict) and stored.get("format") != FORMAT_VERSION:
+            raise DpvalueError(f"{what} must have dpvalue format {FORMAT_VERSION}, got {short(stored.get('format'))}")
         try:
-            return read(Record, found)
+            return read(Record, stored)
         except DpvalueError as error:
             raise DpvalueError(f"{what} has been damaged: {error}") from None

@@ -9,20 +9,19 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Floats
-from dpvalue.data.parties import as_parties
-from dpvalue.data.utility import as_utility
 from dpvalue.models import FixedModelLoss
 from dpvalue.models.training import train
 from dpvalue.planning.choice import Choice, Setting, possible_mechanisms
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.rehearsal import prefer
-from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, guarantee, warn_if_delta_is_large
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.run import Prepared, open_setting
+from dpvalue.server.value import read_data
 from dpvalue.streams import Purpose
 
 
@@ -44,16 +43,12 @@ class Screening:
     expected_auc: float | None
 
 
-@shows_settings()
+@shows_settings(Given)
 def public_loss(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
-    *,
-    target: str | None = None,
-    groups: Any = None,
-    persons: Any = None,
-    **fields: Unpack[Fields],
+    **given: Unpack[Given],
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
 
@@ -63,8 +58,9 @@ def public_loss(
     Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
     says. Arguments as in `dpvalue.value`; of the settings, those that shape releases and walks are not used.
     """
+    asked, labels = read_given(settings, given)
     asked = replace(
-        settings_of(settings, fields),
+        asked,
         schedule=Schedule("replay", rounds=1),
         permutations=1,
         projection=None,
@@ -72,7 +68,7 @@ def public_loss(
         clip_rule="auto",
         learning_rate="auto",
     )
-    private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
+    private, public = read_data(parties, utility, *labels)
     with asked.engine.threading(), reporting(progress=False) as tell:
         at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
         choice = _choose(at)

@@ -38,8 +38,8 @@ class Charging:
     def round(self, number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
         """Return the release of a round, which walks with this table: the stored one, or else a new one."""
         request = _digest([self.question, str(number)], [table])
-        found = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
-        return _unpacked(found)["release"].to(table)
+        kept = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
+        return _unpacked(kept)["release"].to(table)
 
     def walks(
         self,
@@ -65,7 +65,7 @@ class Charging:
             return _packed(tensors)
 
         whole = replace(self.charge, releases=releases * self.charge.releases)
-        weights = [torch.from_numpy(one) for one in kinds.values()]
+        weights = [torch.from_numpy(positions) for positions in kinds.values()]
         judged = [str(utility.metric), str(utility.l2), *kinds] if kinds else []
         request = _digest([self.question, "walks", *judged], weights)
         tensors = _unpacked(self.keeper.release(0, request, whole, packed))

@@ -48,14 +48,18 @@ class Costs:
     """What a run is expected to take.
 
     Attributes:
-        seconds: of `dpvalue run`: expected, and if all permutations are walked.
-        value_seconds: of `dpvalue.value`, which makes no errors due to noise, curves or report: expected.
-        memory_bytes: of the whole process at its peak.
+        table_bytes: size of the table; None where neither a utility nor a number of parameters tells it.
+        memory_bytes: of the whole process of `dpvalue run` at its peak; without a utility, the table and the sums that
+            it is made from.
+        seconds: of `dpvalue run`, from choosing to the report: expected, and if all permutations are walked; None
+            without a utility, as for the next one.
+        value_seconds: of `dpvalue.value` alone, which makes no errors due to noise, curves or report: expected.
     """
 
-    seconds: tuple[float, float]
-    value_seconds: float
-    memory_bytes: int
+    table_bytes: int | None
+    memory_bytes: int | None
+    seconds: tuple[float, float] | None = None
+    value_seconds: float | None = None
 
 
 def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
@@ -79,7 +83,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
     after = each * draws * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
     table = n * choice.model.size * choice.initial.element_size()
     memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
-    return Costs((value + after, longest + after), value, int(memory))
+    return Costs(table, int(memory), (value + after, longest + after), value)
 
 
 def peak_bytes() -> int:

@@ -18,29 +18,26 @@ from dpvalue.planning.choice import Setting, choose, expected_at, no_laplace
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
-from dpvalue.server.costs import costs
-from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Plan
+from dpvalue.server.costs import Costs, costs
+from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
 from dpvalue.server.run import Prepared, open_setting
 
 _EPSILONS = 0.01, 1000.0
 
 
-@shows_settings()
+@shows_settings(Given)
 def plan(
     parties: Any,
     utility: Any = None,
     settings: Settings | None = None,
     *,
-    target: str | None = None,
-    groups: Any = None,
-    persons: Any = None,
     records: int = 1,
     parameters: int | None = None,
     auc: float | None = None,
-    **fields: Unpack[Fields],
+    **given: Unpack[Given],
 ) -> Plan:
     """Return what a run would spend and could reach.
 
@@ -55,18 +52,15 @@ def plan(
         parties: their number, or the parties as in `dpvalue.value`.
         utility: the public set; without it there is no expected AUC.
         settings: as in `dpvalue.value`.
-        target: the label column of DataFrames.
-        groups: a label per row.
-        persons: an id per row.
         records: records per party, when `parties` is a number.
         parameters: of the model, for the size of the table, when there is no utility.
         auc: a wanted AUC; the plan then says which epsilon it needs.
-        **fields: fields of `Settings`, which change `settings`.
+        **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
-    >>> round(plan(800, privacy=Privacy(epsilon=2.0)).gaussian_ceiling, 3)
+    >>> round(plan(800, privacy=Privacy(epsilon=2.0)).limits.gaussian_ceiling, 3)
     0.782
     """
-    asked = settings_of(settings, fields)
+    asked, labels = read_given(settings, given)
     privacy = asked.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: without one there is nothing to plan")
@@ -74,11 +68,11 @@ def plan(
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:
         require_count("parameters", parameters)
-    sizes, units = counts_of(parties, privacy, records, target, groups, persons)
+    sizes, units = counts_of(parties, privacy, records, *labels)
     if utility is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
     with asked.engine.threading():
-        return _with_data(as_utility(utility, target, groups, persons), asked, sizes, units, auc)
+        return _with_data(as_utility(utility, *labels), asked, sizes, units, auc)
 
 
 def _without_data(
@@ -95,13 +89,12 @@ def _without_data(
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
     both = _mechanisms(settings, privacy, releases, n)
-    possible = [one for one in both.values() if one is not None]
+    possible = [offered for offered in both.values() if offered is not None]
     if not possible:
         raise no_laplace(settings, privacy)
     is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None)
     spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
-    ceilings = _ceilings(privacy, epsilon, both)
     noise = None
     if spent is not None and spent.noise_multiplier is not None:
         noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
@@ -112,30 +105,20 @@ def _without_data(
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
-    needed = None
-    if auc is not None and privacy.unit == "party":
-        needed = epsilon_of_ceiling(auc, privacy.neighbours)
+    wanted = None
+    if auc is not None:
+        wanted = Wanted(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
     made = Plan(
         privacy=privacy,
-        parties=n,
-        units=int(np.median(units)),
-        records=int(np.median(sizes)),
+        sizes=_typical(sizes, units),
         schedule=schedule,
         spent=spent,
-        gaussian=both["gaussian"],
-        laplace=both["laplace"],
         table_noise=noise,
-        **ceilings,
+        limits=_limits(privacy, epsilon, both),
         projection=fixed,
-        expected_auc=None,
-        expected_error=None,
-        wanted_auc=auc,
-        epsilon_needed=needed,
-        table_bytes=table,
-        memory_bytes=None if table is None else TABLES * table,
-        seconds=None,
-        value_seconds=None,
-        advice="",
+        expected=None,
+        wanted=wanted,
+        costs=Costs(table, None if table is None else TABLES * table),
     )
     return replace(made, advice=advice(made, works_at, None))
 
@@ -156,31 +139,18 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     assert spent.epsilon is not None
     assert spent.noise_multiplier is not None
     both = _mechanisms(at.settings, privacy, choice.releases, at.n)
-    ceilings = _ceilings(privacy, spent.epsilon, both)
     weights = choice.schedule.table_weights(at.settings.permutations)
-    table = at.n * choice.model.size * choice.initial.element_size()
-    taken = costs(at, choice, chosen_in)
     made = Plan(
         privacy=privacy,
-        parties=at.n,
-        units=int(np.median(at.units)),
-        records=int(np.median(at.sizes)),
+        sizes=_typical(at.sizes, at.units),
         schedule=choice.schedule,
         spent=spent,
-        gaussian=both["gaussian"],
-        laplace=both["laplace"],
         table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
-        **ceilings,
+        limits=_limits(privacy, spent.epsilon, both),
         projection=choice.projection,
-        expected_auc=expected.auc,
-        expected_error=expected.error,
-        wanted_auc=auc,
-        epsilon_needed=None if auc is None else _epsilon_for(at, privacy, rehearsal, auc),
-        table_bytes=table,
-        memory_bytes=taken.memory_bytes,
-        seconds=taken.seconds,
-        value_seconds=taken.value_seconds,
-        advice="",
+        expected=expected,
+        wanted=None if auc is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        costs=costs(at, choice, chosen_in),
         prepared=Prepared(at, encoding, choice, utility),
     )
     works_at = other_unit = None
@@ -193,28 +163,34 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     return replace(made, advice=advice(made, works_at, other_unit))
 
 
+def _typical(sizes: Ints, units: Ints) -> Sizes:
+    return Sizes(len(units), int(np.median(units)), int(np.median(sizes)))
+
+
 def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> dict[str, Guarantee | None]:
     """The guarantee of either mechanism at this budget, where it can be had."""
-    found: dict[str, Guarantee | None] = {"gaussian": None, "laplace": None}
+    possible: dict[str, Guarantee | None] = {"gaussian": None, "laplace": None}
     schedule = settings.resolved_schedule
     one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
         count = 1 if law_named(law).scalar else releases
         if not law_named(law).scalar or (one_release and not many):
-            found[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
-    return found
+            possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
+    return possible
 
 
-def _ceilings(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> dict[str, Any]:
+def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> Limits:
     gaussian, laplace = both["gaussian"], both["laplace"]
     mu = None if gaussian is None else gaussian.mu
     one_each = laplace is not None and privacy.parties_per_person == 1
-    return {
-        "ceiling": ceiling(epsilon, privacy.neighbours),
-        "gaussian_ceiling": None if mu is None else gaussian_ceiling(mu, privacy.neighbours),
-        "laplace_ceiling": laplace_ceiling(epsilon, privacy.neighbours) if one_each else None,
-    }
+    return Limits(
+        gaussian=gaussian,
+        laplace=laplace,
+        ceiling=ceiling(epsilon, privacy.neighbours),
+        gaussian_ceiling=None if mu is None else gaussian_ceiling(mu, privacy.neighbours),
+        laplace_ceiling=laplace_ceiling(epsilon, privacy.neighbours) if one_each else None,
+    )
 
 
 def _epsilon_for(at: Setting, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
@@ -241,19 +217,19 @@ def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> s
         works_at: the epsilon at which AUC 0.75 is expected, infinite if out of reach.
         other_unit: the AUC that is expected if records are protected instead.
     """
-    privacy, expected, error = planned.privacy, planned.expected_auc, planned.expected_error
+    privacy, expected = planned.privacy, planned.expected
     budget = f"epsilon = {planned.epsilon:.4g} per {privacy.unit}"
     if not planned.cannot_work:
         if expected is None and privacy.unit != "party":
             return (
                 f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
             )
-        if planned.too_few:
+        if expected is not None and planned.too_few:
             return (
-                f"Whether {budget} can work cannot be told: the public rows are too few, with an error of {error:.2f} "
-                f"where {TOO_VAGUE} would do. Give more of them."
+                f"Whether {budget} can work cannot be told: the public rows are too few, with an error of "
+                f"{expected.error:.2f} where {TOO_VAGUE} would do. Give more of them."
             )
-        reach = planned.ceiling if expected is None else expected
+        reach = planned.limits.ceiling if expected is None else expected.auc
         if reach < CAN_WORK:
             return f"{budget} is weak: good for screening many parties, not for judging one."
         if expected is None:

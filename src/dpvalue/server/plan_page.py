@@ -8,10 +8,12 @@ from typing import Any
 from dpvalue.data.parties import as_parties
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import efficiency, is_useful
+from dpvalue.planning.expectation import Expectation
 from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.progress import Progress, reporting
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
+from dpvalue.server.costs import Costs
 from dpvalue.server.run import Prepared
 from dpvalue.server.value import release_prepared, value_prepared
 from dpvalue.valuation.result import Result
@@ -23,62 +25,78 @@ TOO_VAGUE = 0.05  # a standard error of the expected AUC above which public rows
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """The number of parties, and of a typical one the protected units (1, its records or persons) and the records."""
+
+    parties: int
+    units: int
+    records: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the budget allows before anything is chosen.
+
+    Attributes:
+        gaussian: the guarantee of Gaussian noise at this budget; None where budget or schedule rule it out.
+        laplace: the same for Laplace noise, of one release of one number.
+        ceiling: the largest expected AUC of finding corrupted units at this epsilon, where each releases on its own; a
+            trusted curator who mixes them before the noise could pass it.
+        gaussian_ceiling: the same for Gaussian releases.
+        laplace_ceiling: the same for one Laplace release of one number per unit; None for persons in several parties.
+    """
+
+    gaussian: Guarantee | None
+    laplace: Guarantee | None
+    ceiling: float
+    gaussian_ceiling: float | None
+    laplace_ceiling: float | None
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An AUC that was asked for, and the epsilon at which it is expected, infinite if out of reach.
+
+    Without a utility, the epsilon below which the ceiling rules it out; None for records and persons, of
+    which a party has many.
+    """
+
+    auc: float
+    epsilon: float | None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What a run would spend and could reach; str() of it is a page to read.
 
     Attributes:
         privacy: the budget.
-        parties: their number.
-        units: protected units in a party, typically: 1, its records or its persons.
-        records: records in a party, typically.
+        sizes: how many parties, and how large.
         schedule: when parties release.
         spent: the guarantee of the run; None while the mechanism is open, as choosing it takes a utility.
-        gaussian: the guarantee of Gaussian noise at this budget; None where budget or schedule rule it out.
-        laplace: the same for Laplace noise, of one release of one number.
         table_noise: noise scale / sensitivity of a party's final row; None while the mechanism is open.
-        ceiling: the largest expected AUC of finding corrupted units at this epsilon, where each releases on its own; a
-            trusted curator who mixes them before the noise could pass it.
-        gaussian_ceiling: the same for Gaussian releases.
-        laplace_ceiling: the same for one Laplace release of one number per unit; None for persons in several parties.
+        limits: what the budget allows, by mechanism.
         projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
-        expected_auc: how well corrupted parties (a wrong label; of a party of many records, half of its labels) are
-            expected to be found, by rehearsal on the utility's rows.
-        expected_error: its standard error: what other public rows, as many, might have said.
-        wanted_auc: what was asked for.
-        epsilon_needed: the epsilon at which it is expected, infinite if out of reach; without a utility, below which
-            the ceiling rules it out (None for records and persons, of which many speak for a party).
-        table_bytes: size of the table, if the number of parameters or a utility was given.
-        memory_bytes: of the whole process of `dpvalue run` at its peak; without a utility, the table and the sums that
-            it is made from.
-        seconds: of `dpvalue run`, from choosing to the report: as expected, and if all permutations are walked; timed
-            on the utility's rows.
-        value_seconds: of `dpvalue.value` alone, as expected: without errors due to noise, curves and report.
+        expected: how well corrupted parties (a wrong label; of a party of many records, half of its labels) are
+            expected to be found, by rehearsal on the utility's rows, with the standard error: what other public rows,
+            as many, might have said. None without a utility.
+        wanted: the AUC that was asked for, if any.
+        costs: memory, and with a utility time, timed on its rows.
         advice: whether the budget can work, and what would.
         prepared: what was chosen, with a utility; `release` and `value` go on from it.
     """
 
     privacy: Privacy
-    parties: int
-    units: int
-    records: int
+    sizes: Sizes
     schedule: Schedule
     spent: Guarantee | None
-    gaussian: Guarantee | None
-    laplace: Guarantee | None
     table_noise: float | None
-    ceiling: float
-    gaussian_ceiling: float | None
-    laplace_ceiling: float | None
+    limits: Limits
     projection: Projection | None
-    expected_auc: float | None
-    expected_error: float | None
-    wanted_auc: float | None
-    epsilon_needed: float | None
-    table_bytes: int | None
-    memory_bytes: int | None
-    seconds: tuple[float, float] | None
-    value_seconds: float | None
-    advice: str
+    expected: Expectation | None
+    wanted: Wanted | None
+    costs: Costs
+    advice: str = ""
     prepared: Prepared | None = field(default=None, repr=False, compare=False)
 
     def release(self, parties: Any, *, progress: bool | Progress = True, **data: Any) -> Table:
@@ -117,6 +135,16 @@ class Plan:
         return self.privacy.epsilon if self.spent is None or self.spent.epsilon is None else self.spent.epsilon
 
     @property
+    def expected_auc(self) -> float | None:
+        """The AUC that is expected; None without a utility."""
+        return None if self.expected is None else self.expected.auc
+
+    @property
+    def epsilon_needed(self) -> float | None:
+        """The epsilon that the wanted AUC needs; None where none was asked for, or it cannot be told."""
+        return None if self.wanted is None else self.wanted.epsilon
+
+    @property
     def efficiency(self) -> float | None:
         """(expected AUC - 0.5) / (ceiling - 0.5), for parties protected as a whole."""
         if self.expected_auc is None or self.privacy.unit != "party":
@@ -126,7 +154,7 @@ class Plan:
     @property
     def too_few(self) -> bool:
         """Whether the public rows are too few to tell what to expect: the standard error is above 0.05."""
-        return self.expected_error is not None and self.expected_error > TOO_VAGUE
+        return self.expected is not None and self.expected.error > TOO_VAGUE
 
     @property
     def cannot_work(self) -> bool:
@@ -135,16 +163,16 @@ class Plan:
         Of parties protected as a whole the ceiling may rule it out too, with or without a utility. Where the public
         rows are too few to tell, and the ceiling does not, it is False.
         """
-        if self.privacy.unit == "party" and self.ceiling < CANNOT_WORK:
+        if self.privacy.unit == "party" and self.limits.ceiling < CANNOT_WORK:
             return True
-        if self.expected_auc is None or self.expected_error is None or self.too_few:
+        if self.expected is None or self.too_few:
             return False
-        return self.expected_auc + 2 * self.expected_error < CANNOT_WORK
+        return self.expected.auc + 2 * self.expected.error < CANNOT_WORK
 
     def __str__(self) -> str:
-        unit = self.privacy.unit
-        inside = "" if unit == "party" else f" of {self.units} {unit}s each"
-        lines = [f"{self.parties} parties{inside}; {self._releases()}"]
+        unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
+        inside = "" if unit == "party" else f" of {sizes.units} {unit}s each"
+        lines = [f"{sizes.parties} parties{inside}; {self._releases()}"]
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
         lines.append(
@@ -152,38 +180,38 @@ class Plan:
             "with the advantage it gives an attacker:"
         )
         other = None if self.spent is None or self.spent.law in ("laplace", "gaussian") else self.spent
-        ceilings = (self.laplace, self.laplace_ceiling), (self.gaussian, self.gaussian_ceiling), (other, None)
-        for one, most in ceilings:
-            if one is not None:
-                chosen = self.expected_auc is not None and self.spent is not None and one.law == self.spent.law
-                kind = "pure" if one.mu is None else f"mu = {one.mu:.3g}"
+        ceilings = (limits.laplace, limits.laplace_ceiling), (limits.gaussian, limits.gaussian_ceiling), (other, None)
+        for possible, most in ceilings:
+            if possible is not None:
+                chosen = self.expected is not None and self.spent is not None and possible.law == self.spent.law
+                kind = "pure" if possible.mu is None else f"mu = {possible.mu:.3g}"
                 limit = f", AUC <= {most:.3f}" if most is not None and is_useful(most) else ""
                 lines.append(
-                    f"  {one.mechanism}{' (chosen)' if chosen else ''}: delta {one.delta:.3g}, {kind}, noise "
-                    f"{one.noise_multiplier:.4g} x sensitivity, advantage {one.advantage:.2g}{limit}"
+                    f"  {possible.mechanism}{' (chosen)' if chosen else ''}: delta {possible.delta:.3g}, {kind}, noise "
+                    f"{possible.noise_multiplier:.4g} x sensitivity, advantage {possible.advantage:.2g}{limit}"
                 )
         many = "parties" if unit == "party" else f"{unit}s"
-        limit = f"AUC at most {self.ceiling:.3f} where each releases on its own"
-        if not is_useful(self.ceiling):
+        limit = f"AUC at most {limits.ceiling:.3f} where each releases on its own"
+        if not is_useful(limits.ceiling):
             limit = "the budget sets no useful limit"
         lines.append(f"finding corrupted {many} one by one: {limit}")
-        if self.expected_auc is not None:
+        if self.expected is not None:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
-            what = "half of the labels wrong" if self.records > 1 else "the label wrong"
-            error = "" if self.expected_error is None else f" ± {self.expected_error:.2g}"
+            what = "half of the labels wrong" if sizes.records > 1 else "the label wrong"
             lines.append(
-                f"finding parties with {what}: expected AUC {self.expected_auc:.3f}{error}{share}; released: {where}"
+                f"finding parties with {what}: expected AUC {self.expected.auc:.3f} ± {self.expected.error:.2g}{share}"
+                f"; released: {where}"
             )
-        if self.wanted_auc is not None:
-            lines.append(self._needed())
-        if self.table_bytes is not None and self.memory_bytes is not None:
-            whole = "" if self.expected_auc is None else ", the whole process"
-            lines.append(f"table {_size(self.table_bytes)}, about {_size(self.memory_bytes)} of memory{whole}")
-        if self.seconds is not None and self.value_seconds is not None:
+        if self.wanted is not None:
+            lines.append(self._needed(self.wanted))
+        if costs.table_bytes is not None and costs.memory_bytes is not None:
+            whole = "" if self.expected is None else ", the whole process"
+            lines.append(f"table {_size(costs.table_bytes)}, about {_size(costs.memory_bytes)} of memory{whole}")
+        if costs.seconds is not None:
             lines.append(
-                f"time: about {self.seconds[0]:.2g} s, at most {self.seconds[1]:.2g} s, with errors and report; values "
-                f"alone about {self.value_seconds:.2g} s"
+                f"time: about {costs.seconds[0]:.2g} s, at most {costs.seconds[1]:.2g} s, with errors and report; "
+                f"values alone about {costs.value_seconds:.2g} s"
             )
         return "\n".join([*lines, self.advice])
 
@@ -192,15 +220,15 @@ class Plan:
             return f"{self.schedule.kind}; mechanism and directions are chosen with a utility"
         return f"{self.schedule}: {self.spent.releases} release(s) each"
 
-    def _needed(self) -> str:
-        wanted = f"AUC {self.wanted_auc:g}"
-        if self.epsilon_needed is None:
-            return f"{wanted} for parties: give a utility to see which epsilon it needs"
-        if self.epsilon_needed == float("inf"):
-            return f"{wanted} is out of reach at any epsilon with this utility and model"
-        if self.expected_auc is None:
-            return f"{wanted} needs epsilon = {self.epsilon_needed:.3g} or more, where each releases on its own"
-        return f"{wanted} is expected at epsilon = {self.epsilon_needed:.3g}"
+    def _needed(self, wanted: Wanted) -> str:
+        auc = f"AUC {wanted.auc:g}"
+        if wanted.epsilon is None:
+            return f"{auc} for parties: give a utility to see which epsilon it needs"
+        if wanted.epsilon == float("inf"):
+            return f"{auc} is out of reach at any epsilon with this utility and model"
+        if self.expected is None:
+            return f"{auc} needs epsilon = {wanted.epsilon:.3g} or more, where each releases on its own"
+        return f"{auc} is expected at epsilon = {wanted.epsilon:.3g}"
 
 
 def _size(number: int) -> str:

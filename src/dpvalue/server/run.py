@@ -41,7 +41,7 @@ from dpvalue.streams import party_key, replay_seed, replay_seed_of_rows
 from dpvalue.valuation.estimates import Estimate, Estimator
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
-from dpvalue.valuation.table import Table
+from dpvalue.valuation.table import Origin, Table
 
 logger = logging.getLogger("dpvalue")
 
@@ -95,16 +95,16 @@ class Run:
                 ask=self._ask,
             )
             rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
-            return self._table(rows), {name: one.estimate for name, one in estimators.items()}
+            return self._table(rows), {name: estimator.estimate for name, estimator in estimators.items()}
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
             rows = self.walks().run(progress, self.evaluate, add) if kinds else self.walks().run(progress)
-            return rows, {name: one.estimate for name, one in estimators.items()}
+            return rows, {name: estimator.estimate for name, estimator in estimators.items()}
 
         if self.charging is None:
             rows, estimates = walk()
         else:
-            weights = {name: one.weights for name, one in estimators.items()}
+            weights = {name: estimator.weights for name, estimator in estimators.items()}
             rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
         return self._table(rows), estimates
 
@@ -147,9 +147,9 @@ class Run:
     ) -> None:
         """Value the permutations of a round of `lagged` that lie after the burn-in, with the table it walks with."""
         first = self.choice.schedule.first_valued(self.settings.permutations)
-        some = orders[max(first - number * probes, 0) :]
-        if len(some):
-            add(some, TableGame(self.walker, self.evaluate, table).walk(some))
+        valued = orders[max(first - number * probes, 0) :]
+        if len(valued):
+            add(valued, TableGame(self.walker, self.evaluate, table).walk(valued))
 
     def _spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
@@ -167,14 +167,11 @@ class Run:
             guarantee=self._spent(),
             initial=(self.walker.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),
-            projection=choice.projection,
-            expected_auc=choice.expected_auc,
             learning_rate=choice.learning_rate,
             model=settings.model,
             digest=self.walker.model.digest(),
             encoding=self.encoding,
-            schedule=choice.schedule,
-            permutations=settings.permutations,
+            origin=Origin(choice.schedule, settings.permutations, choice.projection, choice.expected_auc),
             seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
         )
 

@@ -8,7 +8,7 @@ from dpvalue.data.columns import is_frame
 from dpvalue.data.parties import Parties, as_parties
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.errors import DpvalueError
-from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.progress import Progress, reporting
 from dpvalue.server.run import Prepared, Run, announce, prepare
 from dpvalue.valuation.estimates import warn_if_not_finite
@@ -17,18 +17,15 @@ from dpvalue.valuation.semivalues import Semivalue, semivalues
 from dpvalue.valuation.table import Table
 
 
-@shows_settings()
+@shows_settings(Given)
 def value(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
     *,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
-    target: str | None = None,
-    groups: Any = None,
-    persons: Any = None,
     progress: bool | Progress = True,
-    **fields: Unpack[Fields],
+    **given: Unpack[Given],
 ) -> Result:
     """Return what each party's data is worth to the model, private by default.
 
@@ -41,15 +38,15 @@ def value(
         utility: `Utility`, (X_test, y_test), a DataFrame with `target`, or a torch Dataset; public.
         settings: how the run is made; the defaults of `Settings` if left out.
         semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
-        target: the label column of DataFrames.
-        groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
-        persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
         progress: show a bar on a terminal; or a callable (stage, done, total).
-        **fields: fields of `Settings`, which change `settings`.
+        **given: fields of `Settings`, which change `settings`; and of data
+            target: the label column of DataFrames.
+            groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
+            persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
     """
     kinds = _semivalues(semivalues)
-    asked = settings_of(settings, fields)
-    private, public = read_data(parties, utility, target, groups, persons)
+    asked, labels = read_given(settings, given)
+    private, public = read_data(parties, utility, *labels)
     with asked.engine.threading(), reporting(progress) as tell:
         return value_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, kinds, tell)
 
@@ -87,25 +84,22 @@ def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress
     return Result(table, kinds, estimates, valued, None, utility, engine)
 
 
-@shows_settings()
+@shows_settings(Given)
 def release(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
     *,
-    target: str | None = None,
-    groups: Any = None,
-    persons: Any = None,
     progress: bool | Progress = True,
-    **fields: Unpack[Fields],
+    **given: Unpack[Given],
 ) -> Table:
     """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
 
     Formal guarantee and arguments as in `value`; `utility` serves only as the public set from which classes,
     preprocessing, directions, clipping norm and learning rate are taken.
     """
-    asked = settings_of(settings, fields)
-    private, public = read_data(parties, utility, target, groups, persons)
+    asked, labels = read_given(settings, given)
+    private, public = read_data(parties, utility, *labels)
     with asked.engine.threading(), reporting(progress) as tell:
         return release_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, tell)
 

@@ -33,7 +33,6 @@ def estimation_uncertainty(
     schedule: Schedule,
     noise_std: float,
     learning_rate: float,
-    weights: Floats | None = None,
     repeats: int = 200,
     seed: int = 0,
 ) -> float:
@@ -49,7 +48,6 @@ def estimation_uncertainty(
         schedule: a paper kind; "optimal" is taken at the variance of `gradients`.
         noise_std: of one release, per coordinate.
         learning_rate: alpha.
-        weights: the position weight p of the party in each permutation (k,); None is Shapley.
         repeats: how many times the noise is drawn; at least 2.
         seed: of that noise.
     """
@@ -66,12 +64,11 @@ def estimation_uncertainty(
     ratio = float(gradients.double().var(0).mean()) / noise_std**2 if schedule.kind == "optimal" else 0.0
     mix = torch.from_numpy(schedule.matrix(k, ratio)).to(models)
     first = schedule.first_valued(k)
-    p = torch.ones(k - first).to(models) if weights is None else torch.from_numpy(weights[first:]).to(models)
     psi = np.empty(repeats)
     start = utility(models[first:])
     for repeat in range(repeats):
         noise = torch.from_numpy(stream(seed, Purpose.RENOISE, repeat).standard_normal(tuple(models.shape)))
         releases = gradients + noise_std * noise.to(models)
         marginals = utility(models[first:] - learning_rate * (mix @ releases)) - start
-        psi[repeat] = float((p * marginals.to(p)).mean())
+        psi[repeat] = float(marginals.to(models).mean())
     return float(psi.var(ddof=1))

@@ -52,7 +52,7 @@ class Game(ABC):
     def leave_one_out(self) -> Floats:
         """Return what each player adds to all the others, from n + 1 coalitions."""
         worths = _worths(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
-        return np.asarray(worths[-1] - worths[:-1])  # the last leaves out nobody
+        return np.asarray(worths[-1] - worths[:-1])  # the last coalition is everyone
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
         """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out."""

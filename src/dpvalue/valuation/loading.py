@@ -20,7 +20,7 @@ from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.saved import FILE, check_saved
 from dpvalue.valuation.semivalues import Semivalue, semivalue
-from dpvalue.valuation.table import PLAIN, Table
+from dpvalue.valuation.table import PLAIN, Origin, Table
 
 
 def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = None) -> Result | Table:
@@ -35,7 +35,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     header, tensors = FILE.read(Path(path))
     try:
         check_saved(header, tensors)
-    except DpvalueError as error:  # a header that nothing of ours has written
+    except DpvalueError as error:  # a header that this library did not write
         raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {error}") from None
     table = _table(header, tensors, model, preprocess)
     if "result" not in header:
@@ -54,6 +54,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
     named = header["model"] in KINDS
     if named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
+    projection = None if header["projection"] is None else Projection(**header["projection"])
     return Table(
         **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
         rows=tensors["rows"],
@@ -61,10 +62,9 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         guarantee=read(Guarantee, header["guarantee"]),
         initial=tensors["initial"],
         basis=tensors.get("basis"),
-        projection=None if header["projection"] is None else Projection(**header["projection"]),
         model=header["model"] if named else model,
         encoding=encoding_from_json(header["encoding"], preprocess),
-        schedule=Schedule(**header["schedule"]),
+        origin=Origin(Schedule(**header["schedule"]), header["permutations"], projection, header["expected_auc"]),
     )
 
 

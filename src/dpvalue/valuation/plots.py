@@ -29,21 +29,21 @@ class ResultPlots:
 
     def values(self, semivalue: str | None = None, ax: Axes | None = None, noise: bool = True) -> Axes:
         """Draw the values in descending order, with their Monte Carlo errors and, with `noise`, the DP noise."""
-        name, found = self._of(semivalue)
+        name, values = self._of(semivalue)
         axes = _axes(ax)
-        order = np.argsort(-found, kind="stable")
+        order = np.argsort(-values, kind="stable")
         place = np.arange(1, len(order) + 1)
-        (line,) = axes.plot(place, found[order], marker="." if len(order) < 50 else "", label=name)
+        (line,) = axes.plot(place, values[order], marker="." if len(order) < 50 else "", label=name)
         colour = line.get_color()
         if noise and self.result.guarantee.private:
             spread = self.result.noise_std()[name][order]
             axes.fill_between(
-                place, found[order] - spread, found[order] + spread, alpha=0.2, color=colour, label="± DP noise"
+                place, values[order] - spread, values[order] + spread, alpha=0.2, color=colour, label="± DP noise"
             )
         errors = self.result.std_errors[name][order]
         if np.isfinite(errors).all() and errors.any():
             axes.fill_between(
-                place, found[order] - errors, found[order] + errors, alpha=0.4, color=colour, label="± Monte Carlo"
+                place, values[order] - errors, values[order] + errors, alpha=0.4, color=colour, label="± Monte Carlo"
             )
         axes.axhline(0.0, linewidth=0.8, color=axes.xaxis.label.get_color())
         axes.set(xlabel="party, by rank", ylabel=f"{name} value")
@@ -57,21 +57,21 @@ class ResultPlots:
         make = removal_curve if kind == "removal" else addition_curve
         axes = _axes(ax)
         for order in ORDERS:
-            found = make(self.result, order, semivalue=name)
+            curve = make(self.result, order, semivalue=name)
             label = "random" if order == "random" else f"{order}est first"
-            (line,) = axes.plot(found.shares, found.mean, label=label)
-            if found.spread.any():
-                low, high = found.mean - found.spread, found.mean + found.spread
-                axes.fill_between(found.shares, low, high, alpha=0.2, color=line.get_color())
+            (line,) = axes.plot(curve.shares, curve.mean, label=label)
+            if curve.spread.any():
+                low, high = curve.mean - curve.spread, curve.mean + curve.spread
+                axes.fill_between(curve.shares, low, high, alpha=0.2, color=line.get_color())
         axes.set(xlabel=f"share of parties {'removed' if kind == 'removal' else 'added'}", ylabel="utility")
         axes.legend()
         return axes
 
     def histogram(self, semivalue: str | None = None, ax: Axes | None = None, bins: int | str = "auto") -> Axes:
         """Draw how values are distributed over parties."""
-        name, found = self._of(semivalue)
+        name, values = self._of(semivalue)
         axes = _axes(ax)
-        axes.hist(found[np.isfinite(found)], bins=bins)
+        axes.hist(values[np.isfinite(values)], bins=bins)
         axes.axvline(0.0, linewidth=0.8, color=axes.xaxis.label.get_color())
         axes.set(xlabel=f"{name} value", ylabel="parties")
         return axes
@@ -86,9 +86,9 @@ class ResultPlots:
         with self.result.engine.threading():
             game = self.result.game()
             for count in steps:
-                found = estimate_values(game, kinds, count, 1e-12, self.result.table.seed).estimates[name]
-                spread = float(np.std(found.values))
-                ratios.append(float(np.max(found.std_errors)) / spread if spread else 0.0)
+                estimate = estimate_values(game, kinds, count, 1e-12, self.result.table.seed).estimates[name]
+                spread = float(np.std(estimate.values))
+                ratios.append(float(np.max(estimate.std_errors)) / spread if spread else 0.0)
         axes = _axes(ax)
         axes.plot(steps, ratios, marker="o")
         axes.axhline(self.result.table.schedule.tolerance, linestyle="--", linewidth=0.8, label="tolerance")

@@ -34,7 +34,7 @@ class TableGame(Game):
         walker, rows = self.walker, self.rows
         batch = walker.engine.piece(4 * walker.model.size + self.n, least=2048)
         sums = (members.to(rows) @ rows for members in torch.from_numpy(coalitions).split(batch))
-        worths = [self.evaluate(walker.initial - walker.learning_rate * some) for some in sums]
+        worths = [self.evaluate(walker.initial - walker.learning_rate * part) for part in sums]
         return torch.cat(worths).cpu().numpy()
 
     def walk(self, orders: Ints) -> Floats:
@@ -53,5 +53,5 @@ class TableGame(Game):
         whole = self.evaluate(everyone[None])
         # Rows are added back batch by batch, never all n at once.
         batch = self.walker.engine.piece(4 * len(everyone), least=2048)
-        without = [self.evaluate(everyone + rate * some) for some in self.rows.split(batch)]
+        without = [self.evaluate(everyone + rate * part) for part in self.rows.split(batch)]
         return (whole - torch.cat(without)).cpu().numpy()

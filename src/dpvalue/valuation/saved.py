@@ -76,24 +76,24 @@ def _tensor(
     """The tensor of a name; None in a shape stands for any size but 0."""
     if name not in tensors:
         raise DpvalueError(f"the tensor {name!r} is missing")
-    found = tensors[name]
-    fits = found.dim() == len(shape) and all(
-        size == wanted or (wanted is None and size > 0) for size, wanted in zip(found.shape, shape, strict=True)
+    tensor = tensors[name]
+    fits = tensor.dim() == len(shape) and all(
+        size == wanted or (wanted is None and size > 0) for size, wanted in zip(tensor.shape, shape, strict=True)
     )
-    if not fits or found.dtype not in kinds:
+    if not fits or tensor.dtype not in kinds:
         wanted = tuple("any" if size is None else size for size in shape)
         types = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
         raise DpvalueError(
-            f"the tensor {name!r} must be {types} of shape {wanted}, got {found.dtype} of {tuple(found.shape)}"
+            f"the tensor {name!r} must be {types} of shape {wanted}, got {tensor.dtype} of {tuple(tensor.shape)}"
         )
-    return found
+    return tensor
 
 
 def _describes(kind: Callable[..., object]) -> Check:
     """A check that fields describe a value that checks itself."""
 
-    def check(name: str, found: Any) -> None:
-        build(kind, name, found)
+    def check(name: str, stored: Any) -> None:
+        build(kind, name, stored)
 
     return check
 
@@ -102,7 +102,7 @@ _SPENT = fields(
     unit=one_of(UNITS),
     neighbours=one_of(NEIGHBOURS),
     epsilon=POSITIVE,
-    delta=must_be("at least 0 and below 1", lambda found: is_number(found) and 0 <= found < 1),
+    delta=must_be("at least 0 and below 1", lambda stored: is_number(stored) and 0 <= stored < 1),
     mu=maybe(POSITIVE),
     claimed_epsilon=maybe(POSITIVE),
     advantage=NUMBER,
@@ -113,7 +113,7 @@ _SPENT = fields(
     charged=fields(ledger=maybe(TEXT), returned=maybe(TEXT), parties=maybe(TEXT), person=maybe(TEXT)),
 )
 _TABLE = fields(
-    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str | int)), least=1),
+    names=each(must_be("a text or a whole number", lambda stored: isinstance(stored, str | int)), least=1),
     guarantee=check_guarantee,
     projection=maybe(_describes(Projection)),
     expected_auc=maybe(NUMBER),

@@ -103,8 +103,8 @@ def semivalues(names: str | Semivalue | Iterable[str | Semivalue]) -> tuple[Semi
     chosen = tuple(semivalue(name) for name in given)
     if not chosen:
         raise DpvalueError("semivalues must name at least one semivalue, got none")
-    if len({one.name for one in chosen}) < len(chosen):
-        raise DpvalueError(f"semivalues must not repeat a name, got {[one.name for one in chosen]}")
+    if len({kind.name for kind in chosen}) < len(chosen):
+        raise DpvalueError(f"semivalues must not repeat a name, got {[kind.name for kind in chosen]}")
     return chosen
 
 

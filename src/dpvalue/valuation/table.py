@@ -33,8 +33,25 @@ from dpvalue.valuation.result import Result
 from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 
-PLAIN = ("names", "expected_auc", "learning_rate", "digest", "permutations", "seed")
+PLAIN = ("names", "learning_rate", "digest", "seed")
 """What a file holds of a table as it is."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """How a table came about.
+
+    Attributes:
+        schedule: how the releases were made.
+        permutations: as asked for.
+        projection: what the basis was made by; None: all directions.
+        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
+    """
+
+    schedule: Schedule
+    permutations: int
+    projection: Projection | None
+    expected_auc: float | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,15 +68,12 @@ class Table:
         guarantee: what the releases spent.
         initial: theta_0, the model that every walk starts from (d,).
         basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
-        projection: what the basis was made by; None: all directions.
-        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
         learning_rate: alpha, how far a row moves the model.
         model: the name of the model or its factory; None for a custom model loaded without it.
         digest: of the model.
         encoding: how features and labels become numbers.
-        schedule: how the releases were made.
-        permutations: as asked for.
         seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
+        origin: how it came about.
     """
 
     rows: Tensor
@@ -68,20 +82,32 @@ class Table:
     guarantee: Guarantee
     initial: Tensor
     basis: Tensor | None
-    projection: Projection | None
-    expected_auc: float | None
     learning_rate: float
     model: str | ModelFactory | None
     digest: str
     encoding: Encoding
-    schedule: Schedule
-    permutations: int
     seed: int
+    origin: Origin
 
     @property
     def n(self) -> int:
         """The number of parties."""
         return len(self.names)
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the releases were made."""
+        return self.origin.schedule
+
+    @property
+    def projection(self) -> Projection | None:
+        """The directions of the releases; None: all."""
+        return self.origin.projection
+
+    @property
+    def expected_auc(self) -> float | None:
+        """How well corrupted parties were expected to be found, if that was rehearsed."""
+        return self.origin.expected_auc
 
     def value(
         self,
@@ -156,12 +182,11 @@ class Table:
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        header = {name: getattr(self, name) for name in PLAIN} | {
+        header = {name: getattr(self, name) for name in PLAIN} | asdict(self.origin)
+        header |= {
             "guarantee": asdict(self.guarantee),
-            "projection": None if self.projection is None else asdict(self.projection),
             "model": self.model if isinstance(self.model, str) else "custom",
             "encoding": encoding_to_json(self.encoding),
-            "schedule": asdict(self.schedule),
         }
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": torch.from_numpy(self.noise_std)}
         if self.basis is not None:

@@ -7,7 +7,7 @@ post-processing and free. Retraining on raw rows says more, and exposes them: on
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -27,8 +27,16 @@ if TYPE_CHECKING:
     from dpvalue.valuation.result import Result
 
 ORDERS = ("high", "low", "random")
-_POINTS = 21
 _RETRAINING_STEPS = 256
+
+
+class Drawing(TypedDict, total=False):
+    """How a curve is drawn: for which semivalue (the first), at how many points, in how many random orders."""
+
+    semivalue: str | None
+    points: int
+    trials: int
+    seed: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,17 +79,9 @@ def addition_curve(result: Result, order: str = "high", **settings: Any) -> Curv
 
 
 def _from_table(
-    result: Result,
-    kind: str,
-    order: str,
-    semivalue: str | None = None,
-    points: int = _POINTS,
-    trials: int = 10,
-    utility: Any = None,
-    target: str | None = None,
-    seed: int = 0,
+    result: Result, kind: str, order: str, utility: Any = None, target: str | None = None, **drawing: Unpack[Drawing]
 ) -> Curve:
-    orders, counts = _orders(result, order, semivalue, points, trials, seed)
+    orders, counts = _orders(result, order, **drawing)
     with result.engine.threading():
         return _curve(result.game(utility, target), kind, order, orders, counts)
 
@@ -93,16 +93,14 @@ def retraining_curve(
     kind: str = "removal",
     order: str = "high",
     *,
-    semivalue: str | None = None,
-    points: int = 11,
-    trials: int = 5,
     target: str | None = None,
     groups: Any = None,
-    seed: int = 0,
+    **drawing: Unpack[Drawing],
 ) -> Curve:
     """Return the same with a model trained on the raw rows that are left: what a user without privacy would do.
 
-    No guarantee: it reads the parties' rows. Refused for a result that was made under differential privacy.
+    No guarantee: it reads the parties' rows. Refused for a result that was made under differential privacy. Arguments
+    as in `removal_curve`, with 11 points and 5 trials by default.
     """
     if result.guarantee.private:
         raise DpvalueError(
@@ -113,7 +111,8 @@ def retraining_curve(
     private, public = as_parties(parties, target, groups), as_utility(utility, target, groups)
     if private.names != result.table.names:
         raise DpvalueError("parties must be those of the result, in the same order")
-    orders, counts = _orders(result, order, semivalue, points, trials, seed)
+    drawing = {"points": 11, "trials": 5, "seed": 0, **drawing}
+    orders, counts = _orders(result, order, **drawing)
     table, engine = result.table, result.engine
     if table.model is None:
         raise DpvalueError("the result was made with a custom model: pass it again with load(path, model=...)")
@@ -126,11 +125,13 @@ def retraining_curve(
         x, y = model.inputs(rows.x[:-1]), model.targets(rows.y[:-1])
         party = torch.repeat_interleave(torch.arange(private.n), rows.sizes.cpu())
         counts_for = rows.weights[:-1].cpu() > 0
-        start = model.initial(seed)
+        start = model.initial(drawing["seed"])
 
         def retrained(kept: tuple[int, ...]) -> float:
             left = (torch.isin(party, torch.tensor(kept, dtype=party.dtype)) & counts_for).to(device)
-            fitted = train(model, start, x[left], y[left], [_RETRAINING_STEPS], seed)[0] if left.any() else start
+            fitted = (
+                train(model, start, x[left], y[left], [_RETRAINING_STEPS], drawing["seed"])[0] if left.any() else start
+            )
             return float(evaluate(fitted[None]))
 
         curve = _curve(FunctionGame(retrained, private.n), kind, order, orders, counts)
@@ -138,7 +139,7 @@ def retraining_curve(
 
 
 def _orders(
-    result: Result, order: str, semivalue: str | None, points: int, trials: int, seed: int
+    result: Result, order: str, semivalue: str | None = None, points: int = 21, trials: int = 10, seed: int = 0
 ) -> tuple[Ints, Ints]:
     """In which orders parties go, and after how many of them the utility is taken."""
     require_choice("order", order, ORDERS)

@@ -42,14 +42,14 @@ def rank_stability(runs: Sequence[ArrayLike], k: int = 10) -> Stability:
     Spearman 0.500 (lowest 0.500), top 1 shared 100% (lowest 100%), over 1 pairs of runs
     """
     values = [np.asarray(run, dtype=float) for run in runs]
-    if len(values) < 2 or len({one.shape for one in values}) != 1 or values[0].ndim != 1:
+    if len(values) < 2 or len({vector.shape for vector in values}) != 1 or values[0].ndim != 1:
         raise DpvalueError("runs must be at least two, with the values of the same parties each")
-    if not all(np.isfinite(one).all() for one in values):
+    if not all(np.isfinite(vector).all() for vector in values):
         raise DpvalueError("runs must hold finite values, got NaN or infinity")
     require_number("k", k, f"between 1 and {len(values[0])}", 1 <= k <= len(values[0]))
     from scipy.stats import spearmanr
 
-    tops = [set(np.argsort(-one, kind="stable")[:k].tolist()) for one in values]
+    tops = [set(np.argsort(-vector, kind="stable")[:k].tolist()) for vector in values]
     pairs = list(itertools.combinations(range(len(values)), 2))
     return Stability(
         np.array([float(spearmanr(values[i], values[j]).statistic) for i, j in pairs]),
