@@ -84,6 +84,7 @@ class Contributions:
         self._pieces = [engine.piece(count, least=64) for count in numbers]
         self.numbers = max(numbers)
         self._people = None if rows.persons is None else People(model, rows, engine)
+        self.recordable = self._people is None  # how many rows people have is known to the host alone, step by step
         self.factored: FactoredRows | None = None
         if self._people is not None:
             return
@@ -163,9 +164,9 @@ class Contributions:
             kind = self._kind[who]
             for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
                 todo += [(some, how) for some in (kind == number).nonzero().squeeze(-1).split(size) if len(some)]
+        if len(todo) == 1:
+            return work(*todo[0])
         done = self._engine.map(lambda piece: work(*piece), todo)
-        if len(done) == 1:
-            return done[0]
         found = done[0].new_empty(len(who), done[0].shape[-1])
         for (some, _), part in zip(todo, done, strict=True):
             found[some] = part

@@ -143,7 +143,7 @@ class InterleavedReleases:
 
         path = []
         for at, parties in zip(noise.unbind(1), who.unbind(1), strict=True):
-            if theta.is_cuda:
+            if theta.is_cuda and self.contributions.recordable:
                 theta, release = history.recorded(step, theta, at, parties, own)
             else:
                 theta, release = step(theta, at, parties, own)
