@@ -157,4 +157,4 @@ def test_memory_is_proportional_to_rows(unit: str, many: int, few: int, largest:
     command = [sys.executable, "-W", "ignore", "-c", MEMORY, unit, str(many), str(few), str(largest)]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 0, found.stderr
-    assert float(found.stdout) < 800, "MB beyond import and the rows themselves"
+    assert float(found.stdout) < 300, "MB beyond import and the rows themselves"
