@@ -90,6 +90,9 @@ class Contributions:
             return
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
         self._counts = rows.counts
+        everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
+        whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
+        self._places = rows.places(everyone, 0, first.width) if whole else None
         lone = self._cuts == (Cut(1, 1),)
         if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
@@ -132,7 +135,7 @@ class Contributions:
             weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
             found = (self._people.gradients(theta, who, first, width) for theta in models)
         else:
-            places = self._rows.places(who, first, width)
+            places = self._rows.places(who, first, width) if self._places is None else self._places[who]
             x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
             if self.mechanism.per_unit:
                 found = (self._model.record_gradients(theta, x, y) for theta in models)
