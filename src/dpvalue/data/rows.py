@@ -54,7 +54,7 @@ class _Rows:
     def places(self, who: Tensor, first: int, width: int) -> Tensor:
         """Return where the rows of the parties who (b,) stand, `width` of each from its `first` on (b, width)."""
         place = (self.offsets[who] + first).unsqueeze(-1) + torch.arange(width, device=who.device)
-        return place.masked_fill_(place >= self.offsets[who + 1].unsqueeze(-1), len(self.x) - 1)
+        return place.masked_fill_(place >= self.offsets[1:][who].unsqueeze(-1), len(self.x) - 1)
 
     @classmethod
     def by_party(

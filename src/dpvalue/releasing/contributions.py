@@ -88,11 +88,15 @@ class Contributions:
         self._pieces = [engine.piece(count, least=64) for count in numbers]
         self.numbers = max(numbers)
         self._people = None if rows.persons is None else People(model, rows, engine)
+        self.recordable = self._people is None  # how many rows people have is known to the host alone, step by step
         self.factored: FactoredRows | None = None
         if self._people is not None:
             return
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
         self._counts = rows.counts
+        everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
+        whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
+        self._places = rows.places(everyone, 0, first.width) if whole else None
         lone = self._cuts == (Cut(1, 1),)
         if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
@@ -135,7 +139,7 @@ class Contributions:
             weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
             by_model = (self._people.gradients(theta, who, first, width) for theta in models)
         else:
-            places = self._rows.places(who, first, width)
+            places = self._rows.places(who, first, width) if self._places is None else self._places[who]
             x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
             if self.mechanism.per_unit:
                 by_model = (self._model.record_gradients(theta, x, y) for theta in models)
@@ -167,9 +171,9 @@ class Contributions:
             kind = self._kind[who]
             for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
                 todo += [(places, how) for places in (kind == number).nonzero().squeeze(-1).split(size) if len(places)]
+        if len(todo) == 1:
+            return work(*todo[0])
         done = self._engine.map(lambda piece: work(*piece), todo)
-        if len(done) == 1:
-            return done[0]
         joined = done[0].new_empty(len(who), done[0].shape[-1])
         for (places, _), part in zip(todo, done, strict=True):
             joined[places] = part

@@ -125,7 +125,8 @@ class InterleavedReleases:
             release = self.contributions.release(clipped, noise, parties, grid).to(theta.dtype)
             return theta - self.walker.learning_rate * history.combine(release, parties, own), release
 
-        path, advance = [], partial(history.recorded, step) if theta.is_cuda else step
+        recorded = theta.is_cuda and self.contributions.recordable
+        path, advance = [], partial(history.recorded, step) if recorded else step
         for at, parties in zip(noise.unbind(1), who.unbind(1), strict=True):
             theta, release = advance(theta, at, parties, own)
             at.copy_(release)
