@@ -132,7 +132,7 @@ def screening(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> 
 def planned(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
     given = dict(given)
     plan = dpv.plan(given.pop("parties"), TEST, **given)
-    return replace(plan, costs=replace(plan.costs, seconds=None))
+    return replace(plan, costs=replace(plan.costs, seconds=None, value_seconds=None, memory_bytes=None))
 
 
 def audited(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
