@@ -48,8 +48,8 @@ def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
 
 def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
     """The table that a server gets which asks each party by a message, in the form of bytes, and reads bytes."""
-    job = dpv.Job.from_bytes(ready.job.to_bytes())
     names = sorted(parties)
+    job = dpv.Job.from_bytes(ready.job(names).to_bytes())
 
     def answer(name: str) -> Any:
         def carried(job: dpv.Job, request: dpv.Request) -> dpv.Release:
@@ -98,7 +98,7 @@ def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, give
 def test_secure_noise_has_the_law_of_the_mechanism() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
-    job = ready.job
+    job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     party = dpv.Party("south", **own["south"], engine=ENGINE)
     drawn = torch.stack([party.answer(job, request).numbers for _ in range(300)])[:, 0]
@@ -111,7 +111,7 @@ def test_secure_noise_has_the_law_of_the_mechanism() -> None:
 def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
-    job = ready.job
+    job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     release = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
     for thing in (job, request, release):
@@ -131,7 +131,7 @@ def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
 def test_a_party_answers_nothing_but_its_job() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
-    job, party = ready.job, dpv.Party("south", **own["south"], engine=ENGINE)
+    job, party = ready.job(sorted(SIZES)), dpv.Party("south", **own["south"], engine=ENGINE)
     good = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     quiet = replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier / 2))
     wide = torch.zeros(1, job.size + 1)
@@ -151,8 +151,8 @@ def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
     """Of several, one unit moves the sum of their sizes by more than the norm: what a hostile server might ask for."""
     own, public = rows()
     ready = prepared(own, public, projection=None, clip=1.0, schedule=dpv.Schedule("replay", rounds=1))
-    door, budget = replace(ready.job.mechanism, law="laplace", noise_multiplier=1.0), dpv.Privacy(1.0, delta=0)
-    job = replace(ready.job, mechanism=door, privacy=budget)
+    fair, budget = ready.job(sorted(SIZES)), dpv.Privacy(1.0, delta=0)
+    job = replace(fair, mechanism=replace(fair.mechanism, law="laplace", noise_multiplier=1.0), privacy=budget)
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     with pytest.raises(dpv.DpvalueError, match="laplace noise is for one number, got 15 to release"):
         dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
@@ -161,7 +161,7 @@ def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
 def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
-    job = ready.job
+    job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     good = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
     require_answer(good, job, request, "south")
@@ -179,7 +179,7 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
     ready = prepared(
         own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure", schedule=schedule, projection=None
     )
-    job = ready.job
+    job = ready.job(sorted(SIZES))
     ledger = dpv.Ledger.create(tmp_path / "mine", dpv.Privacy(1.001, unit="record"), "south")
     party = dpv.Party("south", **own["south"], ledger=ledger, engine=ENGINE)
     first = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)

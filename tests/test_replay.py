@@ -154,8 +154,7 @@ def test_lagged_walks_with_the_mean_of_earlier_rounds() -> None:
                     v = utility_of(found.table.__class__(**{**vars(found.table), "rows": table}), test)
                     marginals[j].append(v((*members, j)) - v(members))
                 members = (*members, j)
-        streams = [FastNoise(seed).stream(number, zero, "gaussian", 0, party) for party in range(n)]
-        drawn = torch.cat([stream.fill(torch.empty_like(total[:1])) for stream in streams])
+        drawn = torch.cat([FastNoise(seed).rows(number, np.array([party]), zero, "gaussian", 0) for party in range(n)])
         releases.append(total + std * drawn)
     torch.testing.assert_close(found.table.rows, torch.stack(releases).mean(0), rtol=0, atol=1e-10)
     np.testing.assert_allclose(found.values["shapley"], [np.mean(m) for m in marginals], atol=1e-10)

@@ -257,9 +257,10 @@ def test_with_the_noise_of_a_simulation_held_fixed_its_seed_changes_no_saved_byt
     data: tuple[Arrays, Arrays], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
 ) -> None:
     """A small seed must not be found by trying them on what is beside the rows: that takes a blink."""
-    stream = FastNoise.stream
+    stream, rows = FastNoise.stream, FastNoise.rows
     fixed = FastNoise(1)
     monkeypatch.setattr(FastNoise, "stream", lambda self, *which: stream(fixed, *which))
+    monkeypatch.setattr(FastNoise, "rows", lambda self, *which: rows(fixed, *which))
     for walking in (rounds, interleaved):  # they decide at which models the rows are released
         monkeypatch.setattr(walking, "permutations", lambda seed, *which: streams.permutations(0, *which))
     for seed in range(4):
@@ -269,7 +270,7 @@ def test_with_the_noise_of_a_simulation_held_fixed_its_seed_changes_no_saved_byt
 
 
 def test_a_simulation_repeats_and_other_seeds_walk_otherwise(data: tuple[Arrays, Arrays]) -> None:
-    first, again, other = (dpv.value(*data, seed=seed, privacy=dpv.Privacy(4.0), **SETTINGS) for seed in (1, 1, 2))
+    first, again, other = (dpv.value(*data, seed=seed, privacy=dpv.Privacy(4.0), **SETTINGS) for seed in (1, 1, 5))
     assert first.table.seed == again.table.seed != other.table.seed
     np.testing.assert_array_equal(first.values["shapley"], again.values["shapley"])
 

@@ -119,8 +119,11 @@ class UnitVectors:
 
     on_grid = False
 
-    def stream(self, release: int, like: torch.Tensor, law: str, bits: int, party: int | None = None) -> Any:
+    def stream(self, release: int, like: torch.Tensor, law: str, bits: int) -> Any:
         return UnitStream(release, like)
+
+    def rows(self, release: int, parties: Any, like: torch.Tensor, law: str, bits: int) -> torch.Tensor:
+        return UnitStream(release, like).fill(like.new_empty(len(parties), len(like)))
 
 
 class UnitStream:

@@ -42,11 +42,6 @@ def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) ->
     return np.stack([stream(seed, purpose, index).permutation(n) for index in range(first, first + count)])
 
 
-def party_key(name: str | int) -> int:
-    """Return the number of a party's own stream of noise, by its name."""
-    return name if isinstance(name, int) else _hashed(f"dpvalue party {name}".encode())
-
-
 def replay_seed(seed: int) -> int:
     """Return the seed of the permutations that a table is replayed over, from the public seed of its run."""
     return _hashed(f"dpvalue replay {seed}".encode())

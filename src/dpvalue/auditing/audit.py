@@ -187,11 +187,11 @@ class _Attacker:
 
 def _moved(worlds: Worlds) -> float:
     """How far one canary moves what all parties would release first, over the claimed sensitivity."""
-    run = worlds.one
+    run = worlds.one_canary
     sensitivity = run.choice.mechanism.scale.gain * run.choice.mechanism.sensitivity(run.contributions.units.cpu())
-    apart = torch.linalg.vector_norm(_before_noise(worlds.one) - _before_noise(worlds.none), dim=-1).cpu()
-    found = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
-    return found if isfinite(found) else inf  # what is not a number is told apart from every number
+    apart = torch.linalg.vector_norm(_before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1).cpu()
+    moved = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
+    return moved if isfinite(moved) else inf  # what is not a number is told apart from every number
 
 
 def _before_noise(run: Run) -> Tensor:
@@ -205,22 +205,22 @@ def _before_noise(run: Run) -> Tensor:
 
 def _differences(worlds: Worlds) -> tuple[str, ...]:
     """The names of public things that are not the same in both worlds."""
-    one, other = worlds.present, worlds.absent
+    present, absent = worlds.present, worlds.absent
     pairs: dict[str, tuple[Any, Any]] = {
-        name: (getattr(one.choice, name), getattr(other.choice, name))
+        name: (getattr(present.choice, name), getattr(absent.choice, name))
         for name in ("mechanism", "learning_rate", "projection", "schedule", "releases", "spent", "expected_auc")
     }
-    pairs["names"] = one.names, other.names
-    pairs["classes"] = one.encoding.classes, other.encoding.classes
-    found = [name for name, (here, there) in pairs.items() if here != there]
+    pairs["names"] = present.names, absent.names
+    pairs["classes"] = present.encoding.classes, absent.encoding.classes
+    differing = [name for name, (here, there) in pairs.items() if here != there]
     tensors = {
-        "initial model": (one.choice.initial, other.choice.initial),
-        "points": (one.choice.points, other.choice.points),
-        "public features": (one.evaluate.public.x, other.evaluate.public.x),
+        "initial model": (present.choice.initial, absent.choice.initial),
+        "points": (present.choice.points, absent.choice.points),
+        "public features": (present.evaluate.public.x, absent.evaluate.public.x),
     }
-    if one.choice.basis is not None and other.choice.basis is not None:
-        tensors["basis"] = one.choice.basis.vectors, other.choice.basis.vectors
-    return tuple(found + [name for name, (here, there) in tensors.items() if not torch.equal(here, there)])
+    if present.choice.basis is not None and absent.choice.basis is not None:
+        tensors["basis"] = present.choice.basis.vectors, absent.choice.basis.vectors
+    return tuple(differing + [name for name, (here, there) in tensors.items() if not torch.equal(here, there)])
 
 
 def _retry(run: Run) -> bool | None:

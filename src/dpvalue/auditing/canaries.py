@@ -49,13 +49,13 @@ class Worlds:
     """Runs that are ready to release, and the canary (or -1) of each party.
 
     In `present` every canary is there, in `absent` none; each of them is a trial of its own, as parties release on
-    their own. `one` and `none` differ in the first canary alone.
+    their own. `one_canary` and `no_canary` differ in the first canary alone.
     """
 
     present: Run
     absent: Run
-    one: Run
-    none: Run
+    one_canary: Run
+    no_canary: Run
     canary_of: Ints
 
 
@@ -89,8 +89,8 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
     return Worlds(
         present=run_for(world(every, here), utility, settings),
         absent=run_for(world(every, there), utility, settings),
-        one=prepared.run(world(first, here)),
-        none=prepared.run(world(first, there)),
+        one_canary=prepared.run(world(first, here)),
+        no_canary=prepared.run(world(first, there)),
         canary_of=layout.canary_of,
     )
 

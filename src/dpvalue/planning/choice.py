@@ -159,10 +159,10 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
         candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
         candidates = [fixed]
-    found = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule)
-    if not found:
+    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule)
+    if not possible:
         raise no_laplace(settings, privacy)
-    return found
+    return possible
 
 
 def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
@@ -177,15 +177,15 @@ def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
 def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
     """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
     schedule, permutations = settings.resolved_schedule, settings.permutations
-    found = []
+    possible = []
     for law in privacy.laws:
         if not law_named(law).scalar:
             noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
-            found.append(make_mechanism(privacy, 1.0, noise, law=law))
+            possible.append(make_mechanism(privacy, 1.0, noise, law=law))
         elif schedule.kind == "replay" and schedule.rounds in (None, 1):  # one release
-            found.append(make_mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
-    return found
+            possible.append(make_mechanism(privacy, 1.0, privacy.noise_multiplier(1, n, law), law=law))
+    return possible
 
 
 def _longest(projection: Projection | None) -> Projection | None:
@@ -223,10 +223,10 @@ def _rate_on_line(
     best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
     evenly = slice(None, None, -(-len(public.x) // _MOST_ROWS))
     x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
-    some = len(x)
-    rows = PublicRows.by_party(x, y, np.ones(some, dtype=np.int64), initial.dtype, initial.device)
+    count = len(x)
+    rows = PublicRows.by_party(x, y, np.ones(count, dtype=np.int64), initial.dtype, initial.device)
     alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
-    everyone = torch.arange(some, device=initial.device)
+    everyone = torch.arange(count, device=initial.device)
     step = float(mechanism.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
     std = mixed * mechanism.scale.gain * float(mechanism.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5

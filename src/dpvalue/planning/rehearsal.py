@@ -87,24 +87,24 @@ class Rehearsal(PublicFacts):
             clip: the clipping norm; None to choose it.
             rule: the clipping rule; None to choose it.
         """
-        found = []
+        fitted = []
         for projection in candidates:
             single = projection is not None and projection.m == 1
             for mechanism in mechanisms:
                 if single or not law_named(mechanism.law).scalar:
                     sketches = self.sketches(projection)
                     option = self.fit(projection, list(sketches.values()), mechanism, clip, rule)
-                    found.append(replace(option, places=tuple(sketches)))
-        return found
+                    fitted.append(replace(option, places=tuple(sketches)))
+        return fitted
 
     def loss_options(self, mechanisms: list[Mechanism]) -> list[Option]:
         """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
-        found = []
+        fitted = []
         for steps in STEPS:
             sketches = [fold.losses(steps) for fold in self.folds]
             path = Projection(1, "path", steps)
-            found += [self.fit(path, sketches, mechanism, None, None) for mechanism in mechanisms]
-        return found
+            fitted += [self.fit(path, sketches, mechanism, None, None) for mechanism in mechanisms]
+        return fitted
 
     def fit(
         self,

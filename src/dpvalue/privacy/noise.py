@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.arrays import Words
+from dpvalue.arrays import Ints, Words
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.laws import law_named
 from dpvalue.streams import Purpose, stream
@@ -73,7 +73,7 @@ class NoiseSource(Protocol):
 
     on_grid: bool
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return the stream of the release with this number.
 
         Args:
@@ -81,8 +81,11 @@ class NoiseSource(Protocol):
             like: a vector of the size and on the device of a row.
             law: the name of a law of noise.
             bits: the scale on a grid is 2^bits steps; not used by noise of scale 1.
-            party: the number of a party with a stream of its own; None for a stream of rows of several.
         """
+        ...
+
+    def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
+        """Return the noise (n, size) of parties in a round, by their numbers; arguments as in `stream`."""
         ...
 
 
@@ -102,7 +105,7 @@ class SecureNoise:
             message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
         from randomgen import ChaCha
 
@@ -117,6 +120,10 @@ class SecureNoise:
 
         return NoiseStream(draw, like.to(torch.float64))
 
+    def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
+        """Return fresh noise for as many parties: nobody can repeat it, so numbers do not matter."""
+        return self.stream(release, like, law, bits).fill(like.new_empty(len(parties), len(like), dtype=torch.float64))
+
 
 class FastNoise:
     """Every stream is derived from (seed, purpose, release, party): whoever knows the seed can repeat and remove it."""
@@ -125,24 +132,29 @@ class FastNoise:
 
     def __init__(self, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> None:
         self._seed, self._purpose = seed, purpose
-        self._bases: dict[int, int] = {}
 
-    def stream(self, release: int, like: Tensor, law: str, bits: int, party: int | None = None) -> NoiseStream:
-        """Return the stream of (seed, purpose, release, party): the same numbers each time, on one kind of device."""
-        seed = self._base(release)
-        if party is not None:  # NumPy's numbers on any device; a key of 128 bits, so that no two parties share a stream
-            rows = np.random.Generator(np.random.Philox(key=np.array([seed, party % 2**64], dtype=np.uint64)))
-            numbers = law_named(law).sampling.numbers
-            return NoiseStream(lambda out: out.copy_(torch.from_numpy(numbers(rows, tuple(out.shape)))), like)
+    def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
+        """Return the stream of (seed, purpose, release): the same numbers each time, on one kind of device."""
         generator = torch.Generator(like.device)
-        generator.manual_seed(seed)
+        generator.manual_seed(int(stream(self._seed, self._purpose, release).integers(2**62)))
         fill = law_named(law).sampling.fill
         return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
 
-    def _base(self, release: int) -> int:
-        if release not in self._bases:
-            self._bases[release] = int(stream(self._seed, self._purpose, release).integers(2**62))
-        return self._bases[release]
+    def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
+        """Return the noise of parties: a function of the seed, the release and a party's number, whoever else is asked.
+
+        Parties whose numbers are near share a generator, of which each has a row of its own.
+        """
+        piece, fill = piece_rows(len(like), like.device), law_named(law).sampling.fill
+        drawn, generator = like.new_empty(len(parties), len(like)), torch.Generator(like.device)
+        order = np.argsort(parties // piece, kind="stable")
+        numbers, starts = np.unique(parties[order] // piece, return_index=True)
+        for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            source = np.random.SeedSequence(self._seed, spawn_key=(int(self._purpose), release, number + 1))
+            generator.manual_seed(int(source.generate_state(1, np.uint64)[0] % 2**62))
+            together = fill(like.new_empty(piece, len(like)), generator)
+            drawn[torch.from_numpy(places)] = together[torch.from_numpy(parties[places] % piece)]
+        return drawn
 
 
 def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:

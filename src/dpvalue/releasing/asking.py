@@ -52,13 +52,13 @@ class Answering:
     Attributes:
         contributions: the rows, behind model and mechanism.
         noise: where the noise comes from.
-        keys: the number of each party's own stream of seeded noise: the same wherever it is asked, and with whom.
+        numbers: of the parties, by which seeded noise is theirs: the same wherever they are asked, and with whom.
         like: a vector of the size, type and device of a release.
     """
 
     contributions: Contributions
     noise: NoiseSource
-    keys: Ints
+    numbers: Ints
     like: Tensor
 
     def answer(self, number: int, asked: Asked) -> Tensor:
@@ -73,8 +73,11 @@ class Answering:
     def release(self, number: int, clipped: Tensor, grid: Grid | None) -> Tensor:
         """Return clipped contributions (n, size) with the noise of a round."""
         everyone = torch.arange(len(clipped), device=clipped.device)
-        is_noisy = bool(self.contributions.mechanism.noise_multiplier)
-        noise = self._noise(number, everyone, grid) if is_noisy else None
+        noise = None
+        if self.contributions.mechanism.noise_multiplier:
+            law, bits = self.contributions.mechanism.law, 0 if grid is None else grid.bits
+            drawn = self.noise.rows(number, self.numbers, self.like, law, bits)
+            noise = self.contributions.scaled(drawn, everyone)
         return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
 
     def _clipped(self, asked: Asked, grid: Grid | None) -> Tensor:
@@ -90,11 +93,3 @@ class Answering:
         for who, models in asked.pieces():
             total.index_add_(0, who, contributions.at(models, who, grid).to(torch.float64))
         return total / asked.probes if grid is None else total
-
-    def _noise(self, number: int, everyone: Tensor, grid: Grid | None) -> Tensor:
-        """Noise on a grid is drawn for all at once, as nobody can repeat it; seeded noise party by party."""
-        if self.noise.on_grid:
-            streams = self.contributions.streams(self.noise, [(number, None)], self.like, grid)
-            return self.contributions.noise(streams, everyone[None], self.like)[0]
-        streams = self.contributions.streams(self.noise, [(number, int(key)) for key in self.keys], self.like, grid)
-        return self.contributions.noise(streams, everyone[:, None], self.like)[:, 0]

@@ -180,13 +180,13 @@ class Contributions:
         return joined
 
     def streams(
-        self, source: NoiseSource, slots: Iterable[tuple[int, int | None]], like: Tensor, grid: Grid | None
+        self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
     ) -> list[NoiseStream]:
-        """Return a stream of noise for each round or walk, and maybe party, of these numbers; none without privacy."""
+        """Return a stream of noise for each of the walks of these numbers; none without privacy."""
         if not self.mechanism.noise_multiplier:
             return []
         bits = 0 if grid is None else grid.bits
-        return [source.stream(number, like, self.mechanism.law, bits, party) for number, party in slots]
+        return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
 
     def noise(self, streams: list[NoiseStream], who: Tensor, like: Tensor) -> Tensor:
         """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.
@@ -199,6 +199,10 @@ class Contributions:
         drawn = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
         for stream, rows in zip(streams, drawn, strict=True):
             stream.fill(rows)
+        return self.scaled(drawn, who)
+
+    def scaled(self, drawn: Tensor, who: Tensor) -> Tensor:
+        """Scale drawn noise (..., d), in place, for releases of the parties who (...); on a grid it is in steps."""
         return drawn if self._on_grid else drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
 
     def release(self, clipped: Clipped, noise: Tensor | None, who: Tensor, grid: Grid | None) -> Clipped:

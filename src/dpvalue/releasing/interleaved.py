@@ -95,8 +95,7 @@ class InterleavedReleases:
         theta = self._initial_models(start, walks)
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
         initial, grid = self.walker.initial, self.contributions.grid()
-        slots = [(number, None) for number in range(start, start + walks)]
-        streams = self.contributions.streams(self.noise, slots, initial, grid)
+        streams = self.contributions.streams(self.noise, range(start, start + walks), initial, grid)
         pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(), dim=1)
         drawn = self.walker.engine.ahead(lambda who: self.contributions.noise(streams, who, initial), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps

@@ -23,9 +23,10 @@ from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import KINDS, Model, ModelFactory, build_model, projected
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
-from dpvalue.privacy.noise import KINDS as NOISE_KINDS
+from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
 from dpvalue.stored import build, fields
+from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
 
@@ -68,6 +69,18 @@ class _Crossing:
         return cls.of_parts(*cls.archive.read(Path(path)))
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """Seeded noise: whoever knows it can remove it. `names` are all parties, whose places are their numbers."""
+
+    seed: int
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_seed(self.seed)
+        object.__setattr__(self, "names", tuple(map(str, self.names)))
+
+
 @dataclass(frozen=True, eq=False)
 class Job(_Crossing):
     """What is asked of parties, and how they answer; made by the server, from public things alone.
@@ -81,8 +94,7 @@ class Job(_Crossing):
         mechanism: clipping and noise.
         rounds: how many releases a party makes in all.
         privacy: the budget of a party, for all of them.
-        noise: "secure", or "fast" for a simulation.
-        seed: of the noise of a simulation; None for secure noise.
+        simulation: what makes the noise of a simulation; None for secure noise.
         utility: the digest of the public set; it is not needed to answer, and not protected by being hashed.
         dtype: of what is computed.
     """
@@ -97,17 +109,13 @@ class Job(_Crossing):
     mechanism: Mechanism
     rounds: int
     privacy: Privacy
-    noise: str
-    seed: int | None
+    simulation: Simulation | None
     utility: str
     dtype: str
 
     def __post_init__(self) -> None:
-        require_choice("noise", self.noise, NOISE_KINDS)
         require_choice("dtype", self.dtype, _FLOATS)
         require_count("rounds", self.rounds)
-        if (self.seed is None) != (self.noise == "secure"):
-            raise DpvalueError("seed is for the noise of a simulation, and for nothing else")
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
             raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
 
@@ -115,6 +123,14 @@ class Job(_Crossing):
     def size(self) -> int:
         """How many numbers a release has."""
         return len(self.origin if self.basis is None else self.basis)
+
+    def noise(self, party: str) -> tuple[NoiseSource, int]:
+        """Return where a party's noise comes from, and the party's number in a simulation."""
+        if self.simulation is None:
+            return noise_source("secure", 0), 0
+        if party not in self.simulation.names:
+            raise DpvalueError(f"the simulation knows no party {party!r}")
+        return noise_source("fast", self.simulation.seed), self.simulation.names.index(party)
 
     def build(self, device: torch.device) -> Model:
         """Return the model that requests are models of: along the basis, if there is one."""
@@ -132,11 +148,12 @@ class Job(_Crossing):
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
         header = {
-            **{name: getattr(self, name) for name in ("model_digest", "rounds", "noise", "seed", "utility", "dtype")},
+            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype")},
             "encoding": encoding_to_json(self.encoding),
             "model": self.model if isinstance(self.model, str) else "custom",
             "mechanism": asdict(self.mechanism),
             "privacy": asdict(self.privacy),
+            "simulation": None if self.simulation is None else asdict(self.simulation),
         }
         tensors = {"origin": self.origin} if self.basis is None else {"origin": self.origin, "basis": self.basis}
         return header, tensors
@@ -147,7 +164,7 @@ class Job(_Crossing):
         fields(encoding=check_encoding)("", header)
         if header.get("model") not in KINDS:
             raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
-        mechanism = dict(header.get("mechanism") or {})
+        mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         return build(
             cls,
@@ -157,6 +174,7 @@ class Job(_Crossing):
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),
+                "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
                 "origin": _floats(tensors, "origin", 1),
                 "basis": _floats(tensors, "basis", 2) if "basis" in tensors else None,
             },

@@ -14,18 +14,21 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Ints
+from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
 from dpvalue.data.raw import row_count
+from dpvalue.data.rows import PrivateRows
 from dpvalue.engine.base import Engine
 from dpvalue.engine.local import DTYPES, Local
 from dpvalue.errors import DpvalueError
+from dpvalue.models import Model
+from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.ledger import Ledger
-from dpvalue.privacy.noise import noise_source
+from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.asking import Answering
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Job, Release, Request
-from dpvalue.streams import party_key
 
 _ROUNDING = 1 - 1e-9
 
@@ -78,11 +81,12 @@ class Party:
         groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
         rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
         with self.engine.threading():
-            contributions = behind(job, rows, self.engine)
-            device = self.engine.torch_device
-            like = torch.zeros(job.size, dtype=DTYPES[job.dtype], device=device)
-            key = np.array([party_key(self.name)])
-            answering = Answering(contributions, noise_source(job.noise, job.seed or 0), key, like)
+            device, dtype = self.engine.torch_device, DTYPES[job.dtype]
+            behind = Behind(job.build(device), job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            contributions = behind.put(rows, self.engine)
+            like = torch.zeros(job.size, dtype=dtype, device=device)
+            noise, number = job.noise(self.name)
+            answering = Answering(contributions, noise, np.array([number]), like)
 
             def make() -> bytes:
                 numbers = answering.answer(request.round, request.to(like).asked)[0].cpu()
@@ -118,11 +122,30 @@ def require_answerable(job: Job, request: Request) -> None:
         )
 
 
-def behind(job: Job, rows: Parties, engine: Engine) -> Contributions:
-    """Return rows behind the model and the mechanism of a job; they are handed to nothing else."""
-    device = engine.torch_device
-    encoded = rows.encode(job.encoding, DTYPES[job.dtype], device, job.privacy)
-    return Contributions(job.build(device), encoded, job.mechanism, engine, on_grid=job.noise == "secure")
+@dataclass(frozen=True)
+class Behind:
+    """What private rows are put behind: nothing else of the library is handed them.
+
+    Attributes:
+        model: the model that is asked about.
+        mechanism: clipping and noise.
+        encoding: how rows become numbers.
+        privacy: the budget, which tells the unit; None for none.
+        dtype: what is computed in.
+        is_secure: whether noise is drawn on a grid.
+    """
+
+    model: Model
+    mechanism: Mechanism
+    encoding: Encoding
+    privacy: Privacy | None
+    dtype: torch.dtype
+    is_secure: bool
+
+    def put(self, parties: Parties, engine: Engine) -> Contributions:
+        """Return the rows of parties, ready to contribute."""
+        rows: PrivateRows = parties.encode(self.encoding, self.dtype, engine.torch_device, self.privacy)
+        return Contributions(self.model, rows, self.mechanism, engine, on_grid=self.is_secure)
 
 
 def charge_of(contributions: Contributions, releases: int = 1) -> Charge:

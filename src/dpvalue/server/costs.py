@@ -134,8 +134,7 @@ class _Trial:
         """Return the seconds that the releases of all parties take, made in rounds."""
         contributions, times = self._contributions(_STAND_INS)
         rounds, probes = self._choice.schedule.shape(self._at.settings.permutations)
-        keys = np.arange(contributions.n)
-        answering = Answering(contributions, self._noise, keys, self._choice.initial)
+        answering = Answering(contributions, self._noise, np.arange(contributions.n), self._choice.initial)
         asking = Rounds(
             walker=self._walker(contributions.n),
             parties=contributions.n,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from dpvalue.archive import digest
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
-from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import Utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
@@ -33,11 +32,12 @@ from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.interleaved import InterleavedReleases
-from dpvalue.releasing.job import Job
+from dpvalue.releasing.job import Job, Simulation
+from dpvalue.releasing.party import Behind
 from dpvalue.releasing.projection import Projection
 from dpvalue.server.charging import Charging, charging
 from dpvalue.server.rounds import Rounds
-from dpvalue.streams import party_key, replay_seed, replay_seed_of_rows
+from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.valuation.estimates import Estimate, Estimator
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
@@ -111,8 +111,7 @@ class Run:
     @property
     def answering(self) -> Answering:
         """All parties in this process, ready to answer together."""
-        keys = np.array([party_key(name) for name in self.names], dtype=np.int64)
-        return Answering(self.contributions, self.noise, keys, self.walker.initial)
+        return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
     def _ask(self, number: int, table: Tensor, asked: Asked) -> Tensor:
         """What all parties release in a round: their answer now, or the one that a keeper has."""
@@ -190,9 +189,11 @@ class Prepared:
         """The public numbers of rows and of protected units of each party."""
         return self.at.sizes, self.at.units
 
-    @property
-    def job(self) -> Job:
-        """What parties are asked, for schedules of rounds under differential privacy."""
+    def job(self, names: Sequence[str | int] = ()) -> Job:
+        """Return what parties are asked, for schedules of rounds under differential privacy.
+
+        `names` are the parties of a simulation, in the order of the table; nobody else's are part of a job.
+        """
         settings, choice, public = self.at.settings, self.choice, self.at.public
         if settings.privacy is None or not choice.schedule.in_rounds:
             raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
@@ -206,8 +207,7 @@ class Prepared:
             mechanism=choice.mechanism,
             rounds=choice.releases,
             privacy=settings.privacy,
-            noise=settings.noise,
-            seed=settings.seed if settings.noise == "fast" else None,
+            simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
             utility=digest(judged, {"x": public.x, "y": public.y}),
             dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
         )
@@ -217,7 +217,7 @@ class Prepared:
         return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
 
     def run(self, parties: Parties) -> Run:
-        """Return the run for these parties; their rows are encoded, and handed to nothing but `Contributions`."""
+        """Return the run for these parties; their rows go to the party's side, and to nothing else."""
         settings, public = self.at.settings, self.at.public
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
@@ -226,9 +226,9 @@ class Prepared:
         charged = replace(spent.charged, parties=of, person=parties.person_column)
         choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
         privacy, engine = settings.privacy, settings.engine
-        rows: PrivateRows = parties.encode(self.encoding, engine.torch_dtype, engine.torch_device, privacy)
-        on_grid = privacy is not None and settings.noise == "secure"
-        contributions = Contributions(choice.model, rows, choice.mechanism, engine, on_grid)
+        is_secure = privacy is not None and settings.noise == "secure"
+        behind = Behind(choice.model, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
+        contributions = behind.put(parties, engine)
         run = Run(
             settings=settings,
             choice=choice,

@@ -64,10 +64,10 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
                 _tensor(tensors, f"{field}.{number}", (kind,), (n,))
 
 
-def check_guarantee(name: str, found: Any) -> None:
+def check_guarantee(name: str, stored: Any) -> None:
     """Raise unless something stored describes a guarantee."""
-    if found != asdict(Guarantee()):  # as it is without privacy
-        _SPENT(name, found)
+    if stored != asdict(Guarantee()):  # as it is without privacy
+        _SPENT(name, stored)
 
 
 def _tensor(
