@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.archive import as_text
 from dpvalue.engine.walks import Walker
 from dpvalue.progress import silent
 from dpvalue.releasing.asking import AtPoints
@@ -195,3 +197,36 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
     with pytest.raises(dpv.BudgetExceeded):
         party.answer(another, replace(first, job=another.digest))
     assert len(ledger.entries()) == 2
+
+
+def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
+    """A negative norm would clip nothing, and with one that is no number every comparison would be false."""
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    written, tensors = ready.job(sorted(SIZES)).parts()
+    header = json.loads(as_text(written))
+
+    def asked(**changes: Any) -> None:
+        """What a party does with a job; its rows cannot be read, so that nothing must get as far."""
+        job = dpv.Job.of_parts({**header, **changes}, tensors)
+        request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+        dpv.Party("south", None, None, engine=ENGINE).answer(job, request)
+
+    with pytest.raises(dpv.DpvalueError, match="the party's features"):  # a fair job gets as far as the rows
+        asked()
+    hostile: dict[str, list[Any]] = {
+        "clip": [-1.0, 0.0, float("nan"), float("inf"), None, "1", True, [1]],
+        "noise_multiplier": [-9.0, 0.0, float("nan"), float("inf"), 1e-9, "9"],
+        "unit": ["party", "nobody", None], "neighbours": ["replace", "none"], "law": ["none", None], "rule": ["none"],
+        "scale": [None, {"gain": float("nan")}, {"centre": "0"}, {"other": 1.0}],
+    }  # fmt: skip
+    for name, values in hostile.items():
+        for value in values:
+            with pytest.raises(dpv.DpvalueError) as caught:
+                asked(mechanism={**header["mechanism"], name: value})
+            assert "the party's features" not in str(caught.value), (name, value)
+    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest"):
+        for value in (None, -1, {}, [], True):
+            with pytest.raises(dpv.DpvalueError) as caught:
+                asked(**{name: value})
+            assert "the party's features" not in str(caught.value), (name, value)

@@ -21,7 +21,8 @@ from typing import Any
 
 import torch
 
-from dpvalue.privacy.budget import Privacy
+from dpvalue.errors import require_choice, require_number, require_positive
+from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.laws import law_named
 
@@ -37,6 +38,10 @@ class Scale:
     centre: float = 0.0
     level: float = 0.0
     gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("centre", "level", "gain"):
+            require_number(f"scale.{name}", getattr(self, name), "a number", ok=True)
 
     def read(self, release: torch.Tensor) -> torch.Tensor:
         """Return what a release, or a clipped component, stands for."""
@@ -68,6 +73,17 @@ class Mechanism:
     law: str = "gaussian"
     rule: str = "flat"
     scale: Scale = Scale()
+
+    def __post_init__(self) -> None:
+        """Check everything: a job from outside may hold any number, and a negative norm would clip nothing."""
+        if self.clip is not None:
+            require_positive("clip", self.clip)
+        if self.noise_multiplier != 0:
+            require_positive("noise_multiplier", self.noise_multiplier)
+        require_choice("unit", self.unit, UNITS)
+        require_choice("neighbours", self.neighbours, NEIGHBOURS)
+        law_named(self.law)
+        rule_named(self.rule)
 
     @property
     def per_unit(self) -> bool:

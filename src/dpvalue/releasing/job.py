@@ -25,10 +25,13 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
-from dpvalue.stored import build, fields
+from dpvalue.stored import COUNT, TEXT, build, fields, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
+
+
+_HEADER = fields(encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS))
 
 
 class _Crossing:
@@ -161,7 +164,9 @@ class Job(_Crossing):
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
         """Return the job that a file describes."""
-        fields(encoding=check_encoding)("", header)
+        fields(encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS))(
+            "", header
+        )
         if header.get("model") not in KINDS:
             raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
         mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
