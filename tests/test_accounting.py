@@ -92,6 +92,7 @@ def test_the_papers_accounting_states_the_honest_epsilon_beside_the_claim() -> N
     assert f"epsilon = {spent.epsilon:.4g}" in str(spent)
 
 
+@pytest.mark.slow
 def test_the_papers_accounting_in_a_small_run() -> None:
     privacy = dpv.Privacy(epsilon=3.0, delta=1e-3, accounting="poisson")
     s = privacy.noise_multiplier(4, 6)

@@ -142,8 +142,8 @@ def test_noise_at_half_scale_is_caught_in_a_thousand_trials(monkeypatch: pytest.
 
 
 def test_laplace_noise_at_half_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Contributions.noise
-    monkeypatch.setattr(Contributions, "noise", lambda *given: whole(*given) / 2)
+    whole = Contributions.scaled
+    monkeypatch.setattr(Contributions, "scaled", lambda *given: whole(*given) / 2)
     found = run_audit(**LINE, privacy=dpv.Privacy(1.0, 0.0), parties=40, runs=100)
     assert found.bound > 1.0
 

@@ -169,6 +169,7 @@ def harmless(page: str, like: str) -> bool:
     return Skeleton(page).found == Skeleton(like).found and not set(page) & set("\x1b\x9b\u202e")
 
 
+@pytest.mark.slow
 def test_no_text_of_run_json_becomes_markup(folder: Path) -> None:
     facts = json.loads((folder / "run.json").read_text())
     values = pd.read_csv(folder / "values.csv")

@@ -149,6 +149,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1e3)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="counts pages as Linux does")
 @pytest.mark.parametrize("unit", ["party", "record", "person"])
 @pytest.mark.parametrize(("many", "few", "largest"), [(10_000, 10, 50_000), (1, 10, 200_000)])

@@ -195,6 +195,7 @@ def test_a_trial_that_contradicts_the_paper_is_an_error(tmp_path: Path) -> None:
     assert len(stored_trials(EXPERIMENTS["uncertainty"], scale, tmp_path / "results")) == 2
 
 
+@pytest.mark.slow
 def test_the_list_and_bad_names(tmp_path: Path) -> None:
     shown = reproduce("--list", cwd=tmp_path).stdout
     for name in EXPERIMENTS:

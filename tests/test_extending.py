@@ -120,6 +120,7 @@ def test_simulated_noise_of_a_law_from_outside_is_drawn_by_it() -> None:
     assert together == pytest.approx(dpv.privacy.total_epsilon([gaussian.guarantee] * 2, 5e-5))
 
 
+@pytest.mark.slow
 def test_an_audit_attacks_a_law_from_outside_by_its_own_likelihood() -> None:
     settings: dict[str, Any] = {
         "parties": 40, "utility": TEST, "runs": 100, "noise": "fast", "progress": False,

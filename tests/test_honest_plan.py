@@ -229,6 +229,7 @@ def test_too_few_public_rows_are_told_and_rule_nothing_out() -> None:
     assert "cannot work" not in planned.advice
 
 
+@pytest.mark.slow
 def test_a_plan_rules_a_budget_out_only_if_sure() -> None:
     _, public, _ = flipped_breast_cancer(300)
     hopeless = dpv.plan(300, public, privacy=dpv.Privacy(0.1), preprocess=StandardScaler())

@@ -197,7 +197,6 @@ def test_a_run_that_is_killed_anywhere_goes_on_and_draws_nothing_twice(
     given: dict[str, Any] = {"schedule": schedule, "permutations": permutations}
     if ledger:
         given["ledger"] = str(tmp_path / "ledger")
-    job = job_of(options(data, **given))
     budget = dpv.Privacy(4.001, unit="record")
 
     def fresh(name: str) -> Path:
@@ -206,10 +205,13 @@ def test_a_run_that_is_killed_anywhere_goes_on_and_draws_nothing_twice(
             dpv.Ledger.create(tmp_path / "ledger", budget, "me")
         return tmp_path / name
 
-    steps = steps_of(lambda: execute(job, None, fresh("whole"), silent))
+    folder = fresh("whole")
+    job = job_of(options(data, **given))
+    steps = steps_of(lambda: execute(job, None, folder, silent))
     killed = again = 0
     for number, step in enumerate(kill_points(steps, seed=len(schedule), count=KILLS // 2)):
         folder, told = fresh(str(number)), Told()
+        job = job_of(options(data, **given))  # a process has its own, with the ledger that it opened
         killed += in_a_child(partial(execute, job, None, folder, silent), told, step) == -signal.SIGKILL
         left = bool(told.by_slot)
         assert in_a_child(partial(go_on, job, folder), told) == 0, step
@@ -330,6 +332,7 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
         full = full_was
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stage", "kept"), [
     ("releasing", "what was released"), ("errors", "the releases are kept"), ("curves", "the releases are kept"),
 ])  # fmt: skip
@@ -349,6 +352,7 @@ def test_ctrl_c_in_every_stage_says_what_was_kept(stage: str, kept: str, data: P
     assert sorted(file.name for file in (tmp_path / "results").iterdir()) == FILES
 
 
+@pytest.mark.slow
 def test_an_error_in_the_page_loses_no_value(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(options(data, permutations=50))
 

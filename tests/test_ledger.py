@@ -357,6 +357,7 @@ def test_two_processes_with_the_same_request_get_the_same_bytes(tmp_path: Path) 
     assert len(Ledger(path).entries()) == 1
 
 
+@pytest.mark.slow
 def test_killed_at_any_point_it_never_counts_less_than_what_left(tmp_path: Path) -> None:
     """A child releases and tells what it got through a pipe, until it is killed; 220 times: what it told is stored."""
     path = tmp_path / "ledger"

@@ -100,6 +100,7 @@ class RandomForward(nn.Linear):
         return nn.functional.dropout(super().forward(x), 0.5, training=True)
 
 
+@pytest.mark.slow
 def test_a_factory_may_hand_out_the_callers_own_module() -> None:
     train, (X, y) = classification(6)
     mine = nn.Linear(4, 3)

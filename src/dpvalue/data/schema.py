@@ -110,6 +110,9 @@ class Schema:
         ]
         return schema
 
+    def __repr__(self) -> str:
+        return f"Schema({', '.join(self.names) if hasattr(self, 'columns_') else ''})"
+
     def __str__(self) -> str:
         numeric = sum(isinstance(column, Numeric) for column in self.columns_)
         return f"{numeric} numeric and {len(self.columns_) - numeric} categorical columns"

@@ -38,14 +38,14 @@ def combined(folds: list[float], variances: list[float], distinct: int) -> Expec
     """Return the mean over folds with its error.
 
     The error is the larger of two estimates, from the rows of each fold and from how much folds differ. To it is added
-    what one more row, at which the choice would do no better than chance, could change: few rows that all agree prove
-    little.
+    what one more row could change, at which the choice would do no better than chance, or would not fail: few rows that
+    all agree prove little.
     """
     count = len(folds)
     auc = float(np.mean(folds))
     within = float(np.sum(variances)) / count**2
     between = float(np.var(folds, ddof=1)) / count if count > 1 else 0.25
-    unseen = (max(auc, 1 - auc) - 0.5) / max(distinct, 1)
+    unseen = max(auc - 0.5, 1 - auc) / max(distinct, 1)
     return Expectation(auc, sqrt(max(within, between) + unseen**2))
 
 
