@@ -122,8 +122,9 @@ def expected_auc(
 def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, bad_scale: float | Floats) -> Floats:
     """Return P(clean score + noise > bad score + noise) for each pair, (clean, bad); ties count half."""
     shift = np.subtract.outer(clean, bad)
-    first = np.broadcast_to(np.asarray(scale, dtype=float), clean.shape)[:, None]
-    second = np.broadcast_to(np.asarray(bad_scale, dtype=float), bad.shape)[None, :]
+    first, second = np.asarray(scale, dtype=float), np.asarray(bad_scale, dtype=float)
+    if first.ndim or second.ndim:  # most often they are one number, and this is done thousands of times
+        first, second = np.broadcast_to(first, clean.shape)[:, None], np.broadcast_to(second, bad.shape)[None, :]
     if not (first > 0).all() or not (second > 0).all():
         if (first > 0).any() or (second > 0).any():
             raise DpvalueError("scales of noise must be all zero or all positive")
