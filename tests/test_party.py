@@ -85,13 +85,17 @@ def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, give
     own.pop("west")  # in one process a party without rows is not there at all
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit=unit), **given)
     local = ready.run(together(own)).release(silent)[0]
-    parties = {name: dpv.Party(name, **part, person_column="who", engine=ENGINE) for name, part in own.items()}
+    parties = {
+        name: dpv.Party(name, **part, person_column="who", simulation=True, engine=ENGINE) for name, part in own.items()
+    }
     table = by_messages(ready, parties)
     assert local.names == tuple(sorted(parties))
     assert float((table - local.rows).abs().max()) < 1e-12
     other = dict(own)
     other["east"] = {**own["east"], "y": (own["east"]["y"] + 1) % 3}
-    moved = by_messages(ready, {name: dpv.Party(name, **part, engine=ENGINE) for name, part in other.items()})
+    moved = by_messages(
+        ready, {name: dpv.Party(name, **part, simulation=True, engine=ENGINE) for name, part in other.items()}
+    )
     changed = (moved - table).abs().amax(1) > 1e-9
     if ready.choice.releases == 1:  # in later rounds the others are asked at other models
         assert changed.tolist() == [name == "east" for name in sorted(parties)]
@@ -102,11 +106,12 @@ def test_secure_noise_has_the_law_of_the_mechanism() -> None:
     ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
     job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
-    party = dpv.Party("south", **own["south"], engine=ENGINE)
-    drawn = torch.stack([party.answer(job, request).numbers for _ in range(300)])[:, 0]
+    drawn = torch.stack([
+        dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request).numbers for _ in range(300)
+    ])[:, 0]  # fmt: skip
     expected = float(job.mechanism.noise_std(torch.tensor([40]))[0]) * job.mechanism.scale.gain
     assert float(drawn.std()) == pytest.approx(expected, rel=0.2)
-    empty = dpv.Party("west", **own["west"], engine=ENGINE)
+    empty = dpv.Party("west", **own["west"], simulation=True, engine=ENGINE)
     assert bool(empty.answer(job, request).numbers.isfinite().all())  # a party without rows releases noise
 
 
@@ -115,7 +120,7 @@ def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
     job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
-    release = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+    release = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
     for thing in (job, request, release):
         thing.save(tmp_path / "file")
         again = type(thing).load(tmp_path / "file")
@@ -133,7 +138,7 @@ def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
 def test_a_party_answers_nothing_but_its_job() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
-    job, party = ready.job(sorted(SIZES)), dpv.Party("south", **own["south"], engine=ENGINE)
+    job, party = ready.job(sorted(SIZES)), dpv.Party("south", **own["south"], simulation=True, engine=ENGINE)
     good = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     quiet = replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier / 2))
     wide = torch.zeros(1, job.size + 1)
@@ -157,7 +162,7 @@ def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
     job = replace(fair, mechanism=replace(fair.mechanism, law="laplace", noise_multiplier=1.0), privacy=budget)
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     with pytest.raises(dpv.DpvalueError, match="laplace noise is for one number, got 15 to release"):
-        dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+        dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
 
 
 def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
@@ -165,7 +170,7 @@ def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
     job = ready.job(sorted(SIZES))
     request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
-    good = dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+    good = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
     require_answer(good, job, request, "south")
     for wrong in (
         replace(good, party="north"), replace(good, round=1), replace(good, request="x"), replace(good, job="x"),
@@ -210,7 +215,7 @@ def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
         """What a party does with a job; its rows cannot be read, so that nothing must get as far."""
         job = dpv.Job.of_parts({**header, **changes}, tensors)
         request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
-        dpv.Party("south", None, None, engine=ENGINE).answer(job, request)
+        dpv.Party("south", None, None, simulation=True, engine=ENGINE).answer(job, request)
 
     with pytest.raises(dpv.DpvalueError, match="the party's features"):  # a fair job gets as far as the rows
         asked()
@@ -230,3 +235,23 @@ def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(**{name: value})
             assert "the party's features" not in str(caught.value), (name, value)
+
+
+def test_a_server_cannot_choose_noise_that_it_knows() -> None:
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    job = ready.job(sorted(SIZES))
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    with pytest.raises(dpv.DpvalueError, match="the job's noise is seeded"):
+        dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
+
+
+def test_without_a_ledger_a_round_is_answered_once() -> None:
+    """A second draw would cost a second time, and nobody would count it."""
+    own, public = rows()
+    ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
+    job, party = ready.job(), dpv.Party("south", **own["south"], engine=ENGINE)
+    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    assert party.answer(job, request).to_bytes() == party.answer(job, request).to_bytes()
+    with pytest.raises(dpv.DpvalueError, match="round 0 of this job was asked for differently before"):
+        party.answer(job, replace(request, points=request.points + 1))

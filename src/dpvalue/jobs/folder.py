@@ -64,7 +64,7 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
 
 def require_writable(folder: Path, parties: int) -> None:
     """Raise unless results of so many parties can be written there: tried, before anything is spent."""
-    scratch = folder.with_name(f".{folder.name}.part")
+    scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.part"
     try:
         made = [parent for parent in scratch.parents if not parent.exists()]
         scratch.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ how. All of it is public. A request asks for one round, at some models. A releas
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,24 +30,22 @@ from dpvalue.stored import COUNT, TEXT, build, fields, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
-
-
 _HEADER = fields(encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS))
 
 
-class _Crossing:
+class _Crossing(ABC):
     """What crosses: bytes of its own, and a digest of them."""
 
     archive: ClassVar[Archive]
 
+    @abstractmethod
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
-        raise NotImplementedError
 
     @classmethod
+    @abstractmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
         """Return what a header and tensors describe; raises unless they are what `parts` returns."""
-        raise NotImplementedError
 
     @cached_property
     def digest(self) -> str:
@@ -164,9 +163,7 @@ class Job(_Crossing):
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
         """Return the job that a file describes."""
-        fields(encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS))(
-            "", header
-        )
+        _HEADER("", header)
         if header.get("model") not in KINDS:
             raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
         mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
@@ -248,7 +245,7 @@ class Release(_Crossing):
         request: the digest of the request.
         round: its number.
         party: the party's name.
-        units: its public number of protected units.
+        units: its public number of records, or of persons for unit "person".
         numbers: the noisy numbers (size,).
     """
 

@@ -6,6 +6,7 @@ untrusted; what it hands out is a release.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -50,9 +51,10 @@ class _Alone(Parties):
 class Party:
     """One party, where its rows are.
 
-    Formal guarantee: all that leaves it through `answer` is (epsilon, delta)-DP as the job's `privacy` says, for one
-    run of all rounds of the job, whatever the server asks: its requests may depend on earlier releases of anybody. With
-    a ledger, all jobs together stay within its budget, and the same request gets the same bytes.
+    Formal guarantee: all that leaves it through `answer` for one job is (epsilon, delta)-DP as its `privacy` says,
+    whatever the server asks: its requests may depend on earlier releases of anybody, a round is answered once, and the
+    same request gets the same bytes. Without a ledger that holds for this object, and jobs add up; with one, all jobs
+    together stay within its budget. Not for a `simulation`, whose noise the server can remove.
 
     Args:
         name: as the server knows it.
@@ -61,6 +63,7 @@ class Party:
         persons: an id per row, for unit "person".
         person_column: what the ids are called, for a ledger that is bound to them.
         ledger: where releases are charged and kept.
+        simulation: whether jobs with seeded noise are answered; never on rows that are to be protected.
         engine: where to compute.
     """
 
@@ -70,7 +73,9 @@ class Party:
     persons: Any = None
     person_column: str | None = None
     ledger: Ledger | None = None
+    simulation: bool = False
     engine: Engine = field(default_factory=Local)
+    _answered: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"Party({self.name!r})"
@@ -78,6 +83,8 @@ class Party:
     def answer(self, job: Job, request: Request) -> Release:
         """Return the release that a request asks for; raises for reasons that do not depend on rows."""
         require_answerable(job, request)
+        if job.simulation is not None and (not self.simulation or self.ledger is not None):
+            raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
         groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
         rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
         with self.engine.threading():
@@ -94,12 +101,22 @@ class Party:
                 return Release(job.digest, request.digest, request.round, self.name, units, numbers).to_bytes()
 
             if self.ledger is None:
-                return Release.from_bytes(make())
+                return Release.from_bytes(self._once(job, request, make))
             charge = charge_of(contributions)
             ledger = self.ledger.under(job.digest)
             ledger.require_for(rows.holding, job.privacy)
             ledger.require_room(job.rounds, charge)
             return Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+
+    def _once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
+        """The bytes of a round, made at the first request; another request for the round is refused."""
+        asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
+        if asked != request.digest:
+            raise DpvalueError(f"round {request.round} of this job was asked for differently before")
+        if not answer:
+            answer = make()
+            self._answered[job.digest, request.round] = asked, answer
+        return answer
 
 
 def require_answerable(job: Job, request: Request) -> None:
