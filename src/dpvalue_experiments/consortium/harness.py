@@ -12,7 +12,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue_experiments.consortium.cells import Cell
 from dpvalue_experiments.consortium.truth import Values
 
-ZERO = 1e-9
+ZERO = 1e-6
 """Values that differ by less than this part of the largest are the same."""
 
 

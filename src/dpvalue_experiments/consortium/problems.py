@@ -152,7 +152,7 @@ def make_problem(cell: Cell, seed: int, folder: str | Path | None = None) -> Pro
             parties[party] = DEFECTS[defect](parties[party], public, planting)
     if FREE_RIDER in defects:
         parties[defects.index(FREE_RIDER)] = parties[who[-1]]  # the last in line has no defect
-    names = tuple(f"party {number}" for number in range(1, cell.n + 1))
+    names = tuple(f"party {number:02}" for number in range(1, cell.n + 1))
     return Problem(cell, seed, public, tuple(parties), names, tuple(defects), scale)
 
 
