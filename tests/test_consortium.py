@@ -150,6 +150,15 @@ def test_a_problem_follows_from_its_seed(cell: Cell, folder: Path) -> None:
         np.testing.assert_array_equal(problem.public.records.rows, first)
 
 
+def test_a_fingerprint_sees_the_order_of_cells() -> None:
+    problem = make_problem(Cell("breast-cancer", 4), 0)
+    first, *others = problem.parties
+    shuffled = replace(first, x=np.random.default_rng(0).permuted(first.x, axis=0))
+    assert replace(problem, parties=(shuffled, *others)).fingerprint() != problem.fingerprint()
+    rounded = replace(first, x=first.x * (1 + 1e-14))
+    assert replace(problem, parties=(rounded, *others)).fingerprint() == problem.fingerprint()
+
+
 def test_public_rows_hold_every_class(folder: Path) -> None:
     for seed in range(5):
         problem = make_problem(Cell("covtype-7", 4), seed, folder)
