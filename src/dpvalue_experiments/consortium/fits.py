@@ -27,8 +27,8 @@ from dpvalue.arrays import Array, Floats
 from dpvalue.errors import DpvalueError
 
 TOLERANCE = 1e-10
-"""Of what the last step can still gain, in sums of losses; it is taken, and after it far less is left."""
-MOST_STEPS = 100
+"""Of what the last step can still gain, in loss a record; it is taken, and after it far less is left."""
+WARM_STEPS, MOST_STEPS = 25, 125
 _CPU_BYTES, _GPU_BYTES = 2**28, 2**34
 
 
@@ -137,7 +137,9 @@ def _newton(records: Stack, products: Tensor, members: Tensor, start: Tensor) ->
     theta, working = start.clone(), torch.arange(len(members), device=members.device)
     weights = members.double()[:, records.owner]
     now, logits = theta, records.logits(theta)
-    for _ in range(MOST_STEPS):
+    for number in range(MOST_STEPS):
+        if number == WARM_STEPS:  # a start where chances are all but 0 and 1 can make steps go back and forth
+            now, logits = torch.zeros_like(now), torch.zeros_like(logits)
         gradient, curvature = _derivatives(records, products, weights, now, logits)
         factor = torch.linalg.cholesky(curvature)
         step = torch.cholesky_solve(gradient.flatten(1)[..., None], factor).view_as(now)
@@ -146,7 +148,7 @@ def _newton(records: Stack, products: Tensor, members: Tensor, start: Tensor) ->
         length = _line_search(records, weights, now, step, logits, change, gain)
         now, logits = now - length * step, logits - length * change
         theta[working] = now
-        left = gain > TOLERANCE
+        left = gain > TOLERANCE * weights.sum(1).clamp_min(1)
         if not left.any():
             return theta
         working, weights, now, logits = (part[left] for part in (working, weights, now, logits))
