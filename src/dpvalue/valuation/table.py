@@ -156,7 +156,7 @@ class Table:
     def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame:
         """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
         if self.is_score:
-            return AdditiveGame(self.rows.to(engine.torch_device, engine.torch_dtype))
+            return AdditiveGame(self.rows)
         walker = self.walker(engine)
         public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
