@@ -16,6 +16,7 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
 from dpvalue.models.ridge import ridge
 from dpvalue.planning.choice import choose
+from dpvalue.planning.rehearsal import Option, prefer
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server.run import open_setting, run_for
@@ -173,6 +174,17 @@ def test_it_is_chosen_for_rows_of_a_regression_alone() -> None:
     labelled = chosen(dpv.Parties(*train), test)
     assert labelled.projection is None or not labelled.projection.is_score
     assert labelled.expected_far_off is None
+
+
+def test_a_score_is_taken_only_where_it_finds_more() -> None:
+    """It knows of no coalition: along a direction, 98% of what it finds is enough."""
+    mechanism = Mechanism(1.0, 1.0, "party", "zero_out", law="laplace")
+
+    def option(source: str, auc: float) -> Option:
+        return Option(dpv.Projection(1, source, 16), mechanism, 1.0, "flat", Scale(), (auc, auc), auc, ())
+
+    for auc, taken in ((0.93, "path"), (0.9, "loss")):
+        assert prefer([option("loss", 0.935), option("path", auc)], 9)[0].projection == dpv.Projection(1, taken, 16)
 
 
 def test_the_plan_says_what_is_released_and_what_it_finds() -> None:
