@@ -155,10 +155,10 @@ class Table:
 
     def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame:
         """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
+        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
         if self.is_score:
             return AdditiveGame(self.rows)
         walker = self.walker(engine)
-        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
         return TableGame(walker, Evaluator(public, walker.model, engine), rows)
 
