@@ -98,6 +98,8 @@ SCENARIOS = (
     Scenario("records of several CSV", "csv", files=3, columns=ROWS),
     Scenario("a gzipped CSV, two rounds", "csv.gz", options=("--schedule", "lagged", "--permutations", "100")),
     Scenario("regression of a CSV", "csv", regression=True, separator="\t", options=ALL),
+    Scenario("rows of a regression, one number: a score", "csv", "party", ROWS, grouped=False, regression=True,
+             options=LAPLACE),
     Scenario("records of a Parquet", "parquet", options=ALL),
     Scenario("records of several Parquet", "parquet", files=3, columns=ROWS, options=ALL),
     Scenario("rows of an NPZ", "npz", "party", ROWS, grouped=False, options=ALL),
@@ -113,6 +115,8 @@ SCENARIOS = (
     Scenario("records of a pandas frame", "pandas", settings={"preprocess": "columns", **WHOLE}),
     Scenario("persons of a pandas frame", "pandas", "person", BY_PERSON,
              settings={"preprocess": "columns", "persons": "who", **WHOLE}),
+    Scenario("persons of a pandas frame, one number: a score", "pandas", "person", BY_PERSON,
+             settings={"preprocess": "columns", "persons": "who", "projection": dpv.Projection(1, "loss")}),
     Scenario("records of a polars frame", "polars", settings={"preprocess": "columns", **WHOLE}),
     Scenario("parties of arrays", "arrays", "party", ("site", "age", "member", "label"), settings=WHOLE),
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpvalue.models import Linear, Model, build_model, projected
+from dpvalue.models import Linear, Model, Score, build_model, projected
 from dpvalue.models.lone import lone_gradients, lone_inputs
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
 from dpvalue.releasing.people import add_by_turns, add_in_order
@@ -26,6 +26,12 @@ def along(features: int, outputs: int, dtype: torch.dtype) -> Model:
     return projected(model, torch.randn(model.size, dtype=dtype), basis)
 
 
+def score(features: int, outputs: int, dtype: torch.dtype) -> Model:
+    model = Linear(features, outputs, "classification" if outputs > 1 else "regression", dtype, CPU)
+    line = torch.nn.functional.normalize(torch.randn(1, model.size, dtype=dtype))
+    return Score(projected(model, torch.randn(model.size, dtype=dtype), line))
+
+
 def network(features: int, outputs: int, dtype: torch.dtype) -> Model:
     def factory() -> nn.Module:
         return nn.Sequential(nn.Linear(features, 5), nn.Tanh(), nn.Linear(5, outputs))
@@ -35,7 +41,7 @@ def network(features: int, outputs: int, dtype: torch.dtype) -> Model:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("make", [linear, along, network])
+@pytest.mark.parametrize("make", [linear, along, score, network])
 @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (4, 2), (30, 3), (54, 7), (257, 10)])
 def test_bits_do_not_depend_on_the_place(
     make: Callable[..., Model], features: int, outputs: int, dtype: torch.dtype

@@ -127,6 +127,7 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
         (dropping_lines_without_a_group, "parties of a CSV"),
         (counting_rows, "persons of a CSV"),
         (adding_in_any_order, "persons of several CSV"),
+        (adding_in_any_order, "persons of a pandas frame, one number: a score"),
         (telling, "rows of an NPZ"),
         (telling, "parties of arrays"),
     ],

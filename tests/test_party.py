@@ -78,8 +78,8 @@ def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
 @pytest.mark.parametrize("given", [
     {}, {"projection": None, "schedule": dpv.Schedule("replay", rounds=3, probes=4)},
     {"schedule": dpv.Schedule("lagged", rounds=2, probes=5), "permutations": 10},
-    {"projection": dpv.Projection(2, "classes")},
-], ids=["auto", "rounds", "lagged", "classes"])  # fmt: skip
+    {"projection": dpv.Projection(2, "classes")}, {"projection": dpv.Projection(1, "loss")},
+], ids=["auto", "rounds", "lagged", "classes", "score"])  # fmt: skip
 def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, given: dict[str, Any]) -> None:
     own, public = rows()
     own.pop("west")  # in one process a party without rows is not there at all
@@ -230,7 +230,12 @@ def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(mechanism={**header["mechanism"], name: value})
             assert "the party's features" not in str(caught.value), (name, value)
-    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest"):
+    with pytest.raises(dpv.DpvalueError, match="the party's features"):  # and so does one for a score
+        asked(score=True)
+    tensors = {**tensors, "basis": tensors["basis"].repeat(2, 1)}  # two numbers are no score
+    with pytest.raises(dpv.DpvalueError, match="score needs a basis of one direction"):
+        asked(score=True)
+    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest", "score"):
         for value in (None, -1, {}, [], True):
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(**{name: value})

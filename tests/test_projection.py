@@ -129,7 +129,7 @@ def test_too_many_directions_are_refused() -> None:
         basis_of(dpv.Projection(4, "classes"), 0)
     for settings, message in (
         ({"m": 0}, "m must be a whole number of at least 1, got 0"),
-        ({"source": "random"}, "source must be one of path, utility, classes, singular; got 'random'"),
+        ({"source": "random"}, "source must be one of path, utility, classes, singular, loss; got 'random'"),
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
     ):
         with pytest.raises(dpv.DpvalueError, match=message):

@@ -25,6 +25,8 @@ from dpvalue.report import report_page
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
 from dpvalue.report.record import Record
 
+from .data import regression
+
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
     not (CHROMIUM and DRIVER) and os.environ.get("CI") != "true",
@@ -61,6 +63,21 @@ def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     assert page.count("<svg id=") == 4
     for text in ("Guarantee", "epsilon = 3", "Finding the known answer", "What the budget allows", "DP noise"):
         assert text in page
+
+
+def test_the_page_of_scores_says_what_is_valued() -> None:
+    train, test = regression(40, test=60)
+    result = dpv.value(
+        train, test, model="linear", privacy=dpv.Privacy(4.0), noise="fast", progress=False,
+        projection=dpv.Projection(1, "loss"),
+    )  # fmt: skip
+    config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
+    record = valued_record(released_record(config, result.table, None), result, None, table_curves(result, silent))
+    assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
+    page = report_page(values_frame(result, silent), record)
+    assert "exact. Each party released a score: what is valued is the sum of scores, an additive game." in page
+    assert "Sum of scores as parties are removed." in page
+    assert "utility</text>" not in page
 
 
 def test_charts_put_points_where_they_belong() -> None:

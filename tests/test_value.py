@@ -250,10 +250,9 @@ def test_a_large_delta_is_warned_about() -> None:
 
 def test_utilities_that_overflow_are_warned_about() -> None:
     train, test = regression(20)
+    along: dict[str, Any] = {**FIXED, "learning_rate": 1e18, "projection": None}
     with pytest.warns(UserWarning, match="values of 'shapley' are not finite"):
-        dpv.value(
-            (train[0] * 1e18, train[1]), (test[0] * 1e18, test[1]), model="linear", **{**FIXED, "learning_rate": 1e18}
-        )
+        dpv.value((train[0] * 1e18, train[1]), (test[0] * 1e18, test[1]), model="linear", **along)
 
 
 def test_no_privacy_needs_no_noise_source(monkeypatch: pytest.MonkeyPatch) -> None:

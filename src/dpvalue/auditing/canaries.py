@@ -180,7 +180,7 @@ def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, in
     lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
     device, privacy = engine.torch_device, prepared.at.settings.privacy
     rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
-    contributions = Contributions(choice.model, rows, choice.mechanism, engine)
+    contributions = Contributions(choice.asked, rows, choice.mechanism, engine)
     everyone = torch.from_numpy(each).to(device)
     gradients = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
     lengths = gradients.square().sum(-1)

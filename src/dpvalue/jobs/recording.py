@@ -14,6 +14,7 @@ from dpvalue.planning.detection import auc, precision_at
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Record, Trained, Valued, Versions
 from dpvalue.server.plan_page import Plan
+from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve
@@ -43,9 +44,10 @@ def valued_record(record: Record, result: Result, known: Known | None, curves: l
     """Return what is known once values are made."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
+    game = ADDITIVE if result.table.is_score else ""
     return replace(
         record,
-        values=Valued(names, result.walks, result.converged, len(result.utility.y)),
+        values=Valued(names, result.walks, result.converged, len(result.utility.y), game),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )

@@ -10,10 +10,10 @@ from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
-from dpvalue.models.screening import FixedModelLoss
+from dpvalue.models.screening import Score
 from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
-    "CLASSIFICATION", "KINDS", "REGRESSION", "FixedModelLoss", "Linear", "Model", "ModelFactory", "Network", "PaperCNN",
-    "Projected", "build_model", "paper_cnn", "projected", "row_losses", "task_of",
+    "CLASSIFICATION", "KINDS", "REGRESSION", "Linear", "Model", "ModelFactory", "Network", "PaperCNN", "Projected",
+    "Score", "build_model", "paper_cnn", "projected", "row_losses", "task_of",
 ]  # fmt: skip

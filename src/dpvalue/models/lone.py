@@ -12,11 +12,14 @@ from torch import Tensor
 
 from dpvalue.models.base import Model
 from dpvalue.models.linear import Linear
+from dpvalue.models.screening import Score
 from dpvalue.models.subspace import ProjectedLinear
 
 
 def lone_inputs(model: Model, x: Tensor) -> Tensor:
     """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
+    if isinstance(model, Score):
+        return lone_inputs(model.line, x)
     if isinstance(model, ProjectedLinear):
         rows = model.linear.inputs(x)
         return _dot(rows[:, None, None, :], model.directions[None])
@@ -27,8 +30,10 @@ def lone_inputs(model: Model, x: Tensor) -> Tensor:
 
 def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
+    if isinstance(model, Score) and isinstance(model.line, ProjectedLinear):
+        return model.scores(_lone_outputs(theta, x), y)
     if isinstance(model, ProjectedLinear):
-        outputs = x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
+        outputs = _lone_outputs(theta, x)
         return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])
     if isinstance(model, Linear):
         matrices = theta.unflatten(1, (model.width, -1))
@@ -40,6 +45,11 @@ def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         model.record_gradients(t.clone()[None], r.clone()[None, None], c.clone()[None, None])[0, 0] for t, r, c in parts
     ]
     return torch.stack(gradients) if gradients else theta[:0]
+
+
+def _lone_outputs(theta: Tensor, x: Tensor) -> Tensor:
+    """The outputs (rows, o) of linear models moved along vectors, as `ProjectedLinear.inputs` has rows."""
+    return x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
 
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The negated loss of rows under one fixed model, in the place of a gradient: what `dpvalue.baselines` releases."""
+"""The negated loss of rows in the place of their gradients: what a party releases as a score."""
 
 from __future__ import annotations
 
@@ -7,64 +7,86 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from dpvalue.models.base import Model, row_losses
+from dpvalue.models.base import REGRESSION
+from dpvalue.models.subspace import Projected, ProjectedLinear
+
+_WORST = -1e30  # a loss that overflows would be infinite, and be taken for a row that cannot be read
 
 
-class FixedModelLoss:
-    """A model of one parameter, which is never used: its "gradients" are the negated losses of a fixed model."""
+class Score:
+    """A model on a line that is asked for scores: a row's "gradient" is its negated loss, one number.
+
+    Everything that works with gradients (clipping, units, noise, grids, messages) then works with scores. A row's score
+    is a function of that row, of the model that is asked about, and of nothing else; one that is no number is clipped
+    to zero, as a gradient would be.
+    """
 
     zero_start = True
     size = 1
 
-    def __init__(self, model: Model, fixed: Tensor) -> None:
-        self._model, self._fixed = model, fixed
-        self.task, self.kind = model.task, model.kind
-        self.numbers = model.numbers
+    def __init__(self, line: Projected) -> None:
+        assert line.size == 1
+        self.line = line
+        self.task, self.kind = line.task, line.kind
+        self.numbers = line.numbers
 
     def initial(self, seed: int, index: int = 0) -> Tensor:
-        """Return a zero."""
-        return torch.zeros_like(self._fixed[:1])
+        """Return where the line starts."""
+        return self.line.initial(seed, index)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return the rows as the model takes them."""
-        return self._model.inputs(x)
+        """Return the rows as the model on the line takes them."""
+        return self.line.inputs(x)
 
     def targets(self, y: Tensor) -> Tensor:
         """Return the labels as they are."""
         return y
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of the fixed model, as often as asked."""
-        return self._model.outputs(self._fixed[None], x).expand(len(theta), -1, -1)
+        """Return the outputs of the models on the line."""
+        return self.line.outputs(theta, x)
 
     def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the mean loss of the fixed model."""
-        loss = self._model.mean_loss(x, y)
-        return lambda theta: loss(self._fixed[None]).expand(len(theta))
+        """Return that of the models on the line."""
+        return self.line.mean_loss(x, y)
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the negated weighted losses (b, 1)."""
+        """Return the weighted scores (b, 1)."""
         return torch.einsum("brm,br->bm", self.record_gradients(theta, x, y), weights)
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return the negated losses of single rows (b, r, 1)."""
-        outputs = self._model.outputs(self._fixed[None], x.flatten(0, 1))[0]
-        return -row_losses(self.task, outputs, y.flatten()).view(*y.shape, 1)
+        """Return the scores of single rows (b, r, 1), model i on the rows of x[i]."""
+        line = self.line
+        if isinstance(line, ProjectedLinear):
+            outputs = x[:, :, 0] + torch.einsum("bm,brmo->bro", theta, x[:, :, 1:])
+        elif bool((theta == theta[:1]).all()):  # as asked in a first round
+            outputs = line.outputs(theta[:1], x.flatten(0, 1))[0].unflatten(0, x.shape[:2])
+        else:
+            outputs = torch.stack([line.outputs(one[None], rows)[0] for one, rows in zip(theta, x, strict=True)])
+        return self.scores(outputs, y)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the negated loss (..., 1) of outputs (..., o) for labels (...)."""
+        if self.task == REGRESSION:
+            negated = -(outputs - y.unsqueeze(-1)).square()
+        else:
+            negated = functional.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1))
+        return negated.clamp_min(_WORST)
 
     def module(self, theta: Tensor) -> nn.Module:
-        """Return the module of the fixed model."""
-        return self._model.module(self._fixed)
+        """Return the module of a model on the line."""
+        return self.line.module(theta)
 
     def squared_norm(self, theta: Tensor) -> Tensor:
-        """Return that of the fixed model, as often as asked."""
-        return self._model.squared_norm(self._fixed[None]).expand(len(theta))
+        """Return that of the models on the line."""
+        return self.line.squared_norm(theta)
 
     def numbers_per_row(self) -> int:
         """Return that of the model."""
-        return self._model.numbers_per_row()
+        return self.line.numbers_per_row()
 
     def digest(self) -> str:
-        """Return a digest of the model and its fixed parameters."""
-        fixed = self._fixed.cpu().numpy().tobytes()
-        return hashlib.sha256(self._model.digest().encode() + fixed).hexdigest()
+        """Return a digest that no model has which is asked for gradients."""
+        return hashlib.sha256(b"score " + self.line.digest().encode()).hexdigest()

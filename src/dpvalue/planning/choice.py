@@ -13,7 +13,7 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Model, projected
+from dpvalue.models import Model, Projected, Score, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner
@@ -69,6 +69,7 @@ class Choice:
         expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None if
             nothing was left to choose.
         expected_error: its standard error.
+        expected_far_off: the same AUC for labels that are far off, where that was tried.
     """
 
     model: Model
@@ -82,6 +83,15 @@ class Choice:
     spent: Guarantee
     expected_auc: float | None
     expected_error: float | None = None
+    expected_far_off: float | None = None
+
+    @property
+    def asked(self) -> Model:
+        """What rows are asked through: the model that walks, or one whose gradients are scores."""
+        if self.projection is None or not self.projection.is_score:
+            return self.model
+        assert isinstance(self.model, Projected)
+        return Score(self.model)
 
     @property
     def points(self) -> Tensor:
@@ -104,8 +114,8 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     expected = None
     if privacy is None:
-        projection = _longest(settings.fixed_projection)
-        law, scale = "gaussian", Scale()
+        projection = _longest(settings.fixed_projection, at.model)
+        law, scale = "gaussian", _zero_of(projection, at)
     elif settings.is_fixed and privacy.vector_law is not None:
         projection, law, scale = None, privacy.vector_law, Scale()
     else:
@@ -121,12 +131,17 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         basis = make_basis(projection, model, initial, *rows, settings.seed)
         model = projected(model, basis.origin, basis.vectors)
         initial = model.initial(settings.seed)
-    schedule = _schedule(settings.resolved_schedule, projection, 1 if basis is None else len(basis.points))
+    asked = settings.resolved_schedule
+    if settings.schedule is None and projection is not None and projection.is_score:
+        asked = Schedule("replay")  # also without privacy
+    schedule = _schedule(asked, projection, 1 if basis is None else len(basis.points))
     releases = schedule.releases(settings.permutations)
     multiplier = 0.0 if privacy is None else privacy.noise_multiplier(releases, at.n, law)
     mechanism = make_mechanism(privacy, clip, multiplier, law=law, rule=rule or "flat", scale=scale)
     own = schedule.kind == "independent"
-    if not isinstance(settings.learning_rate, str):
+    if projection is not None and projection.is_score:
+        rate = 1.0  # scores are added up, and move no model
+    elif not isinstance(settings.learning_rate, str):
         rate = float(settings.learning_rate)
     elif basis is not None and len(initial) == 1:
         mixed = 1.0 if own else float(np.linalg.norm(schedule.table_weights(settings.permutations)))
@@ -135,8 +150,8 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
         rate = tuner.learning_rate(mechanism, own, releases)
     spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
-    auc, error = (None, None) if expected is None else (expected.auc, expected.error)
-    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, auc, error)
+    found = (None, None, None) if expected is None else (expected.auc, expected.error, expected.far_off)
+    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, *found)
 
 
 def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
@@ -155,10 +170,8 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
     elif fixed is None:
         # Of all directions only what is too long is scaled: the engine walks that far faster.
         candidates, rule = [None], rule or "flat"
-    elif fixed.source == "path" and fixed.steps is None:
-        candidates = [replace(fixed, steps=steps) for steps in STEPS]
     else:
-        candidates = [fixed]
+        candidates = [*rehearsal.lengths(fixed)]
     possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule)
     if not possible:
         raise no_laplace(settings, privacy)
@@ -188,15 +201,29 @@ def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Me
     return possible
 
 
-def _longest(projection: Projection | None) -> Projection | None:
+def _longest(projection: Projection | None, model: Model) -> Projection | None:
     """Without privacy there is no budget to choose for: a path goes to its end."""
-    if projection is not None and projection.source == "path" and projection.steps is None:
+    if projection is not None and projection.leaves_open(model):
         return replace(projection, steps=STEPS[-1])
     return projection
 
 
+def _zero_of(projection: Projection | None, at: Setting) -> Scale:
+    """How scores are read without privacy: less the mean of public rows. Gradients are read as they are."""
+    if projection is None or not projection.is_score:
+        return Scale()
+    clean = [fold[0].score for fold in at.rehearsal().sketches(projection).values()]
+    return Scale(level=-float(np.concatenate(clean).mean()))
+
+
 def _schedule(schedule: Schedule, projection: Projection | None, points: int) -> Schedule:
     """One round for few directions, where a second would cost more than it shows, unless rounds were asked for."""
+    one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
+    if projection is not None and projection.is_score and not one_release:
+        raise DpvalueError(
+            f"projection with source 'loss' is a score of one release: it needs schedule 'replay' with rounds = 1, got "
+            f"{str(schedule)!r}"
+        )
     if schedule.kind != "replay" or schedule.rounds is not None or projection is None:
         return schedule
     return replace(schedule, rounds=1, probes=schedule.probes or points)

@@ -14,7 +14,7 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.planning.detection import expected_auc, pairwise_auc
-from dpvalue.planning.folds import MOST_TOGETHER, Sketches
+from dpvalue.planning.folds import MOST_TOGETHER, Sketch
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 
@@ -31,7 +31,7 @@ class Crowd:
     seed: int
     _lots: dict[tuple[int, int], _Lots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def auc(self, pair: Sketches, way: Way, mechanism: Mechanism, fine: bool = False) -> float:
+    def auc(self, pair: tuple[Sketch, Sketch], way: Way, mechanism: Mechanism, fine: bool = False) -> float:
         """Return the expected AUC of parties whose units have these sketches, clean and planted, exact in the noise.
 
         Half of a corrupted party's units are planted.
@@ -55,7 +55,7 @@ class Crowd:
         scale = np.repeat(scales, times * _EACH * self.counts)
         return expected_auc(honest, spoilt, mechanism.law, scale, scale)
 
-    def matrix(self, pair: Sketches, way: Way, mechanism: Mechanism) -> Floats:
+    def matrix(self, pair: tuple[Sketch, Sketch], way: Way, mechanism: Mechanism) -> Floats:
         """Return the same for each pair of a clean and a planted unit; for parties of one unit."""
         clean, bad = (sketch.contribution(*way) for sketch in pair)
         scale = way[1] * float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0])

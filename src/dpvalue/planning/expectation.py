@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 
 import numpy as np
@@ -14,10 +14,20 @@ from dpvalue.planning.rehearsal import Option, Rehearsal
 
 @dataclass(frozen=True)
 class Expectation:
-    """An expected AUC and its standard error, over the public rows that might have been drawn."""
+    """An expected AUC and its standard error, over the public rows that might have been drawn.
+
+    `far_off` is the AUC that is expected for labels that are three standard deviations off, beside `auc` for those of
+    another row; None where that was not tried, as it is for rows that a regression values.
+    """
 
     auc: float
     error: float
+    far_off: float | None = None
+
+    @property
+    def best(self) -> float:
+        """The larger of the two."""
+        return self.auc if self.far_off is None else max(self.auc, self.far_off)
 
 
 def expect(rehearsal: Rehearsal, elsewhere: list[Option]) -> Expectation:
@@ -31,7 +41,8 @@ def expect(rehearsal: Rehearsal, elsewhere: list[Option]) -> Expectation:
         auc, variance = _fold(rehearsal, option, place)
         folds.append(auc)
         variances.append(variance)
-    return combined(folds, variances, sum(fold.distinct for fold in rehearsal.folds))
+    expected = combined(folds, variances, sum(fold.distinct for fold in rehearsal.folds))
+    return replace(expected, far_off=_far_off(rehearsal, elsewhere))
 
 
 def combined(folds: list[float], variances: list[float], distinct: int) -> Expectation:
@@ -52,11 +63,21 @@ def combined(folds: list[float], variances: list[float], distinct: int) -> Expec
 def _fold(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, float]:
     """The AUC on one fold, and its variance over the fold's rows."""
     number, way = option.places[place], option.ways[place]
-    pair = rehearsal.sketches(option.projection)[number]
+    clean, planted, *_ = rehearsal.sketches(option.projection)[number]
+    pair = clean, planted
     crowd, fold = rehearsal.crowd, rehearsal.folds[number]
     if crowd.units.max() > 1:
         return crowd.auc(pair, way, option.mechanism, fine=True), 0.0
     return over_pairs(crowd.matrix(pair, way, option.mechanism), fold)
+
+
+def _far_off(rehearsal: Rehearsal, elsewhere: list[Option]) -> float | None:
+    """The AUC for labels that are far off; None if they were not tried."""
+    found = []
+    for place, option in enumerate(elsewhere):
+        clean, _, *others = rehearsal.sketches(option.projection)[option.places[place]]
+        found += [rehearsal.crowd.auc((clean, bad), option.ways[place], option.mechanism, fine=True) for bad in others]
+    return float(np.mean(found)) if found else None
 
 
 def over_pairs(chances: Floats, fold: Fold) -> tuple[float, float]:

@@ -1,7 +1,9 @@
 """The public set, cut into folds: directions come from all rows but a fold's, stand-ins for units from the fold.
 
 Rows with equal features stay in one fold: a copy of a row that was trained on would be found too easily. Stand-ins are
-made twice, once with their own labels and once with planted wrong ones.
+made twice, once with their own labels and once with planted wrong ones: another class, or another row's number. Where
+rows are valued by regression, they are made once more with labels that are far off, as a slip of the pen leaves them:
+three standard deviations up or down.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from dpvalue.arrays import Array, Floats, Ints
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
-from dpvalue.models import REGRESSION, FixedModelLoss, Linear, Model, projected
+from dpvalue.models import REGRESSION, Linear, Model, Score, projected
 from dpvalue.models.training import train, train_together
 from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.projection import Basis, Projection, make_basis, mean_gradient, path_basis
+from dpvalue.releasing.projection import Basis, Projection, make_basis, mean_gradient, path_basis, score_basis
 from dpvalue.streams import Purpose, stream
 
 STEPS = (16, 64, 256, 1024)
@@ -31,6 +33,7 @@ STAND_INS = 256
 _FOLDS = {True: 4, False: 2}  # of linear models, which train in no time, and of others
 _FOLDS_OF_FEW, _FEW = 8, 64  # of fewer rows more folds: each must leave most of them to train on
 _UNITS = {True: 1024, False: 384}
+_FAR_OFF = 3.0  # standard deviations: where numbers are usually called outliers
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +78,7 @@ class Sketch:
         return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
-Sketches = tuple[Sketch, Sketch]  # of clean and of planted units
+Sketches = tuple[Sketch, ...]  # of clean units, of planted ones, and of units with labels that are far off, if tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +92,7 @@ class Fold:
         rest: the rows that directions are made from.
         drawn: the rows of the stand-ins for units, one after the other.
         rows: how many of them each unit has.
-        labels: of the drawn rows: their own, and with planted wrong ones.
+        labels: of the drawn rows: their own, with planted wrong ones and, if tried, with those that are far off.
         alike: a label per unit; units with the same label are the same rows, and no pair to be told apart.
         distinct: how many different rows were held out.
         engine: where to compute.
@@ -103,7 +106,7 @@ class Fold:
     rest: Tensor
     drawn: Tensor
     rows: Ints
-    labels: tuple[Tensor, Tensor]
+    labels: tuple[Tensor, ...]
     alike: Ints
     distinct: int
     engine: Engine
@@ -127,18 +130,23 @@ class Fold:
 
     def basis(self, projection: Projection) -> Basis:
         """Return the directions that the rest of the public set gives."""
-        if projection.source == "path" and projection.m == 1 and projection.steps in STEPS:
-            return path_basis(projection, self.initial, [self.trained[projection.steps]])
+        if projection.m == 1 and projection.steps in STEPS:
+            if projection.source == "path":
+                return path_basis(projection, self.initial, [self.trained[projection.steps]])
+            if projection.is_score:
+                return score_basis(projection, self.initial, self.trained[projection.steps])
         return make_basis(projection, self.model, self.initial, self.x, self.y, self.seed)
 
     def sketches(self, projection: Projection | None) -> Sketches:
         """Return the sketches of the clean and of the planted units."""
-        model, origin = self.model, self.initial
+        model: Model = self.model
+        origin = self.initial
         points, shares = origin[None], origin.new_ones(1)
         uphill = None
         if projection is not None:
             basis = self.basis(projection)
-            model, origin = projected(model, basis.origin, basis.vectors), basis.origin
+            line = projected(model, basis.origin, basis.vectors)
+            model, origin = Score(line) if projection.is_score else line, basis.origin
             points, shares = basis.points, basis.shares
             uphill = basis.vectors
         towards = origin.new_ones(1)
@@ -146,14 +154,7 @@ class Fold:
             gradient = mean_gradient(self.model, origin, self.x, self.y)
             gradient = gradient if uphill is None else uphill @ gradient
             towards = gradient / gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
-        clean, planted = (self._sketch(model, points, shares, towards, labels) for labels in self.labels)
-        return clean, planted
-
-    def losses(self, steps: int) -> Sketches:
-        """Return the sketches of negated losses under the model trained for so long."""
-        model, share = FixedModelLoss(self.model, self.trained[steps]), self.initial.new_ones(1)
-        clean, planted = (self._sketch(model, model.initial(0)[None], share, share, labels) for labels in self.labels)
-        return clean, planted
+        return tuple(self._sketch(model, points, shares, towards, labels) for labels in self.labels)
 
     def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
         features = self.public.x[self.drawn].cpu().numpy()
@@ -168,7 +169,14 @@ class Fold:
 
 
 def make_folds(
-    model: Model, initial: Tensor, public: PublicSet, sizes: Ints, whole: bool, engine: Engine, seed: int
+    model: Model,
+    initial: Tensor,
+    public: PublicSet,
+    sizes: Ints,
+    whole: bool,
+    engine: Engine,
+    seed: int,
+    far_off: bool = False,
 ) -> list[Fold]:
     """Return the folds of a public set.
 
@@ -181,6 +189,7 @@ def make_folds(
             units all.
         engine: where to compute.
         seed: of folds and planted labels.
+        far_off: whether units with labels that are far off are made too; for regression.
     """
     x, y = public.x, public.y
     linear = isinstance(model, Linear)
@@ -214,8 +223,12 @@ def make_folds(
         place = np.arange(len(drawn)) - np.repeat(np.cumsum(rows) - rows, rows)
         wrong = torch.from_numpy(place < np.repeat((rows + 1) // 2 if whole else rows, rows)).to(x.device)
         chosen = torch.from_numpy(drawn).to(x.device)
-        both = y[chosen], torch.where(wrong, planted[chosen], y[chosen])
-        folds.append(Fold(model, initial, public, rest, chosen, rows, both, alike, len(part), engine, seed, folds))
+        kinds = [y[chosen], torch.where(wrong, planted[chosen], y[chosen])]
+        if far_off:
+            moved = torch.from_numpy(generator.choice([-_FAR_OFF, _FAR_OFF], len(chosen))).to(y) * y.std(correction=0)
+            kinds.append(torch.where(wrong, y[chosen] + moved, y[chosen]))
+        made = tuple(kinds)
+        folds.append(Fold(model, initial, public, rest, chosen, rows, made, alike, len(part), engine, seed, folds))
     return folds
 
 

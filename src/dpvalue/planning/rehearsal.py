@@ -66,7 +66,20 @@ class Rehearsal(PublicFacts):
         classes = 1 if self.model.task == REGRESSION else len(self.public.y.unique())
         wide = {"classes": classes, "singular": min(_SINGULAR, len(self.public.y) // 4)}
         tried += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
+        if self._rows_by_regression:  # of a classifier's path, the component is its loss already, up to a constant
+            tried += self.lengths(Projection(1, "loss"))
         return [projection for projection in tried if self._can_be_made(projection)]
+
+    def lengths(self, projection: Projection) -> list[Projection]:
+        """Return a projection with each of the lengths of public training that it leaves open."""
+        if not projection.leaves_open(self.model):
+            return [projection]
+        return [replace(projection, steps=steps) for steps in STEPS]
+
+    @property
+    def _rows_by_regression(self) -> bool:
+        """Whether every party is a row, valued by a regression: data sets have coalitions that are worth a game."""
+        return self.model.task == REGRESSION and int(self.sizes.max(initial=0)) <= 1
 
     def _can_be_made(self, projection: Projection | None) -> bool:
         """Whether the public rows span so many directions: few of them, or features of zeros, may not."""
@@ -97,15 +110,6 @@ class Rehearsal(PublicFacts):
                     fitted.append(replace(option, places=tuple(sketches)))
         return fitted
 
-    def loss_options(self, mechanisms: list[Mechanism]) -> list[Option]:
-        """Return the best option of each mechanism for releasing the loss under a public model, by its steps."""
-        fitted = []
-        for steps in STEPS:
-            sketches = [fold.losses(steps) for fold in self.folds]
-            path = Projection(1, "path", steps)
-            fitted += [self.fit(path, sketches, mechanism, None, None) for mechanism in mechanisms]
-        return fitted
-
     def fit(
         self,
         projection: Projection | None,
@@ -117,10 +121,12 @@ class Rehearsal(PublicFacts):
         """Return the best centre, clipping rule and norm for the clean and planted units of some folds.
 
         The expected AUC of each fold is that of what is best on the other folds, so that choosing does not flatter.
+        Where several kinds of wrong labels are tried, it is the mean over them.
         """
-        clean, bad = (_joined(kind) for kind in zip(*sketches, strict=True))
+        kinds = [_joined(kind) for kind in zip(*sketches, strict=True)]
+        clean, bad, *_ = kinds
         single = projection is not None and projection.m == 1
-        scores = np.concatenate([clean.score, bad.score])
+        scores = np.concatenate([kind.score for kind in kinds])
         centres = np.quantile(scores, _CENTRES).tolist() if single else [0.0]
         if clip is not None:
             norms = [clip]
@@ -128,7 +134,7 @@ class Rehearsal(PublicFacts):
             spread = float(np.subtract(*np.quantile(scores, [0.95, 0.05])))
             norms = [width * spread for width in _WIDTHS]
         else:
-            norms = np.quantile(np.concatenate([clean.length, bad.length]), _NORMS).tolist()
+            norms = np.quantile(np.concatenate([kind.length for kind in kinds]), _NORMS).tolist()
         norms = [norm if norm > 0 else 1.0 for norm in norms]
         grid = [
             (how, norm, centre)
@@ -136,7 +142,7 @@ class Rehearsal(PublicFacts):
             for norm in (norms[:1] if RULES[how].equal_lengths else norms)
             for centre in centres
         ]
-        aucs = np.array([[self.crowd.auc(pair, way, mechanism) for pair in sketches] for way in grid])
+        aucs = np.array([[self._auc(fold, way, mechanism) for fold in sketches] for way in grid])
         how, norm, centre = grid[int(aucs.mean(1).argmax())]
         others = aucs.sum(1, keepdims=True) - aucs if len(sketches) > 1 else aucs
         elsewhere = others.argmax(0)
@@ -145,7 +151,15 @@ class Rehearsal(PublicFacts):
             projection, mechanism, norm, how, Scale(centre, centre), tuple(folds.tolist()), float(folds.mean()),
             tuple(grid[way] for way in elsewhere),
         )  # fmt: skip
+        if projection is not None and projection.is_score:
+            # Zero is what public rows score on average under models that were trained on others.
+            return replace(best, scale=Scale(centre, -float(clean.contribution(how, norm, centre).mean())))
         return replace(best, scale=_calibrated(best, clean, bad)) if single else best
+
+    def _auc(self, fold: Sketches, way: Way, mechanism: Mechanism) -> float:
+        """The mean AUC over the kinds of wrong labels that are tried."""
+        clean, *planted = fold
+        return float(np.mean([self.crowd.auc((clean, bad), way, mechanism) for bad in planted]))
 
     def sketches(self, projection: Projection | None) -> dict[int, Sketches]:
         """Return the sketches of clean and of planted units, by the number of the fold, where its rest spans it."""
@@ -168,7 +182,8 @@ class Rehearsal(PublicFacts):
         rows = self.sizes if whole else np.maximum(1, self.sizes // np.maximum(self.units, 1))
         if not whole:
             rows = np.full(1, int(np.median(rows)))
-        return make_folds(self.model, self.initial, self.public, rows, whole, self.engine, self.seed)
+        far_off = self._rows_by_regression
+        return make_folds(self.model, self.initial, self.public, rows, whole, self.engine, self.seed, far_off)
 
     @cached_property
     def crowd(self) -> Crowd:
@@ -198,7 +213,8 @@ def _joined(parts: tuple[Sketch, ...]) -> Sketch:
 def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:
     """Return the option that is expected to find most, or one of more directions that finds 98% of it.
 
-    More directions show redundancy between parties, which one number per party cannot. With it, for each fold, what
+    More directions show redundancy between parties, which one number per party cannot; a score, which has no direction
+    and no coalitions, is taken only if it finds more than that. With it, for each fold, what
     would have been preferred on the other folds: the winner of many is a little lucky, and should not be believed.
     """
     chosen = _preferred(options, [option.auc for option in options], size)
@@ -218,4 +234,10 @@ def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:
     pairs = [(option, auc) for option, auc in zip(options, aucs, strict=True) if auc - 0.5 >= _AS_GOOD * (best - 0.5)]
     if best <= 0.5:
         pairs = list(zip(options, aucs, strict=True))
-    return max(pairs, key=lambda pair: (size if pair[0].projection is None else pair[0].projection.m, pair[1]))[0]
+    return max(pairs, key=lambda pair: (_directions(pair[0].projection, size), pair[1]))[0]
+
+
+def _directions(projection: Projection | None, size: int) -> int:
+    if projection is None:
+        return size
+    return 0 if projection.is_score else projection.m

@@ -21,16 +21,18 @@ from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, encoding_to_json
 from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count
-from dpvalue.models import KINDS, Model, ModelFactory, build_model, projected
+from dpvalue.models import KINDS, Model, ModelFactory, Score, build_model, projected
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
-from dpvalue.stored import COUNT, TEXT, build, fields, one_of
+from dpvalue.stored import COUNT, FLAG, TEXT, build, fields, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
-_HEADER = fields(encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS))
+_HEADER = fields(
+    encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS), score=FLAG
+)
 
 
 class _Crossing(ABC):
@@ -99,9 +101,11 @@ class Job(_Crossing):
         simulation: what makes the noise of a simulation; None for secure noise.
         utility: the digest of the public set; it is not needed to answer, and not protected by being hashed.
         dtype: of what is computed.
+        score: whether a unit contributes its negated loss at the models that are asked about, and no gradient: one
+            number, on a line (a basis of one direction). It is clipped and noised as a gradient is.
     """
 
-    archive: ClassVar[Archive] = Archive("job", 1)
+    archive: ClassVar[Archive] = Archive("job", 2)
 
     encoding: Encoding
     model: str | ModelFactory
@@ -114,8 +118,11 @@ class Job(_Crossing):
     simulation: Simulation | None
     utility: str
     dtype: str
+    score: bool = False
 
     def __post_init__(self) -> None:
+        if self.score and (self.basis is None or len(self.basis) != 1):
+            raise DpvalueError("score needs a basis of one direction: a score is one number")
         require_choice("dtype", self.dtype, _FLOATS)
         require_count("rounds", self.rounds)
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
@@ -143,14 +150,15 @@ class Job(_Crossing):
             raise DpvalueError("the model is not the one that the job was made with: its digest differs")
         if self.basis is None:
             return model
-        return projected(model, self.origin.to(like), self.basis.to(like))
+        moved = projected(model, self.origin.to(like), self.basis.to(like))
+        return Score(moved) if self.score else moved
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
         header = {
-            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype")},
+            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype", "score")},
             "encoding": encoding_to_json(self.encoding),
             "model": self.model if isinstance(self.model, str) else "custom",
             "mechanism": asdict(self.mechanism),

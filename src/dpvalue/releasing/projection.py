@@ -8,6 +8,10 @@ A party need not spend its budget on directions that the utility does not see. T
     utility    the gradient of the public loss at the initial model (and at models trained on from there)
     classes    its gradients class by class
     singular   the leading singular vectors of the public rows' gradients
+    loss       no direction at all: the negated loss under a public model, a score. For regression the component along a
+               path is linear in the label, (y - f_0)^2 - (y - f_1)^2, and cannot tell a label that is far off from one
+               that agrees; the loss can. Scores have no coalitions: what is valued is their sum (`valuation.additive`),
+               for which neither the utility nor a learning rate counts.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ import torch
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_count
-from dpvalue.models import REGRESSION, Model
+from dpvalue.models import REGRESSION, Linear, Model
+from dpvalue.models.ridge import ridge
 from dpvalue.models.training import train
 
-SOURCES = ("path", "utility", "classes", "singular")
+SOURCES = ("path", "utility", "classes", "singular", "loss")
 _LINE_POINTS = 4  # Gauss-Legendre: exact for losses that are polynomials of degree 8 along the line
 _STEPS_BETWEEN = 8
 _MOST_ROWS = 256
@@ -36,9 +41,10 @@ class Projection:
     Args:
         m: how many. With 1, every value is a function of one number per party, which costs least noise (a monotone one
             while walks stay before the best point, as "auto" rates see to); redundancy shows only with more.
-        source: "path", "utility", "classes" or "singular"; see the module.
-        steps: how long the public model is trained: the end of a "path" (None: chosen on the public set); for the other
-            sources where the walks start, trained on one half of the public set (None: at the initial model).
+        source: "path", "utility", "classes", "singular", or "loss" for a score; see the module.
+        steps: how long the public model is trained: the end of a "path" (None: chosen on the public set), or that of a
+            "loss" (None: a linear regression is fitted at once, of others it is chosen); for the other sources where
+            the walks start, trained on one half of the public set (None: at the initial model).
     """
 
     m: int = 1
@@ -50,9 +56,23 @@ class Projection:
         require_choice("source", self.source, SOURCES)
         if self.steps is not None:
             require_count("steps", self.steps)
+        if self.is_score and self.m != 1:
+            raise DpvalueError(f"m must be 1 for the source 'loss', which is one number, got {self.m}")
+
+    @property
+    def is_score(self) -> bool:
+        """Whether a score is released, and no gradient: what is valued is then the sum of scores."""
+        return self.source == "loss"
+
+    def leaves_open(self, model: Model) -> bool:
+        """Return whether it is still to be chosen how long the public model is trained."""
+        at_once = isinstance(model, Linear) and model.task == REGRESSION
+        return self.steps is None and (self.source == "path" or (self.is_score and not at_once))
 
     def __str__(self) -> str:
         trained = f", {self.steps} public steps" if self.steps else ""
+        if self.is_score:
+            return f"a score, minus the loss under a public model{trained} (valued by an additive game)"
         return f"{self.m} direction(s) from {self.source!r}{trained}"
 
 
@@ -76,9 +96,14 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     Formal guarantee: reads public rows only.
     """
     m = projection.m
-    if projection.source == "path":
+    if projection.leaves_open(model):
+        raise DpvalueError(f"steps must be given to make one basis of source {projection.source!r}")
+    if projection.is_score:
         if projection.steps is None:
-            raise DpvalueError("steps must be given to make one basis of source 'path'")
+            return score_basis(projection, initial, ridge(x, y))
+        return score_basis(projection, initial, train(model, initial, x, y, [projection.steps], seed)[0])
+    if projection.source == "path":
+        assert projection.steps is not None
         marks = sorted({max(1, projection.steps * part // m) for part in range(1, m + 1)})
         return path_basis(projection, initial, train(model, initial, x, y, marks, seed))
     origin = initial
@@ -110,6 +135,12 @@ def path_basis(projection: Projection, initial: Tensor, models: list[Tensor]) ->
     points = initial.new_zeros(_LINE_POINTS, projection.m)
     points[:, 0] = torch.from_numpy((places + 1) / 2).to(initial) * (vectors[0] @ (way[-1] - initial))
     return Basis(initial, vectors, points, torch.from_numpy(shares / 2).to(initial))
+
+
+def score_basis(projection: Projection, initial: Tensor, fitted: Tensor) -> Basis:
+    """Return the line from the initial model to a public one, and its end: where rows are asked for their loss."""
+    vectors = _orthonormal((initial - fitted)[None], projection)
+    return Basis(initial, vectors, (vectors @ (fitted - initial))[None], initial.new_ones(1))
 
 
 def mean_gradient(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:

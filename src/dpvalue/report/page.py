@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 5000
 _MOST_POINTS = 1000
 _PROTECTED = {"party": "all data of each party", "record": "each record", "person": "each person's records"}
-_CURVES = {
-    "removal": "Utility as parties are removed.",
-    "addition": "Utility as parties are added.",
-}
+_CURVES = {"removal": "as parties are removed.", "addition": "as parties are added."}
 
 
 def report_page(values: pandas.DataFrame, record: Record) -> str:
@@ -72,6 +69,8 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 
 def _summary(record: Record, values: Valued) -> str:
     walked = f"{values.walks} permutations" if values.walks else "exact, all coalitions"
+    if values.game:
+        walked = f"exact. Each party {values.game}"
     return (
         f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}), judged on "
         f"{values.public_rows} public rows: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
@@ -174,7 +173,9 @@ def _plain(cell: Any) -> Any:
 
 def _tasks(record: Record) -> str:
     figures = []
-    for kind, text in _CURVES.items():
+    worth = "sum of scores" if record.values is not None and record.values.game else "utility"
+    for kind, how in _CURVES.items():
+        text = f"{worth.capitalize()} {how}"
         curves = [curve for curve in record.curves if curve.kind == kind]
         if not curves:
             continue
@@ -184,7 +185,7 @@ def _tasks(record: Record) -> str:
             bands = [("random", y - spread, y + spread)] if spread.any() else []
             lines.append(Line(curve.order, curve.order, x, y, bands))
         done = "removed" if kind == "removal" else "added"
-        chart = line_chart(f"{kind}-chart", text, lines, f"share of parties {done}", "utility")
+        chart = line_chart(f"{kind}-chart", text, lines, f"share of parties {done}", worth)
         raw = "From the private table. Values and curve share its noise, which drives high and low apart."
         if curves[0].retrained:
             raw = "Models trained anew on raw rows: only without privacy."

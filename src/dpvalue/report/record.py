@@ -66,12 +66,16 @@ class Charged:
 
 @dataclass(frozen=True)
 class Valued:
-    """How values were made: which, from how many permutations (0: exact), judged by how many public rows."""
+    """How values were made: which, from how many permutations (0: exact), judged by how many public rows.
+
+    `game` says what was valued where that is no utility of a model: released scores.
+    """
 
     semivalues: tuple[str, ...]
     walks: int
     converged: bool | None
     public_rows: Count
+    game: str = ""
 
     def __post_init__(self) -> None:
         semivalues(self.semivalues)  # raises for none, and for a name that there is not

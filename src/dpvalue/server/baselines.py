@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
-import numpy as np
 import torch
 
 from dpvalue.arrays import Floats
-from dpvalue.models import FixedModelLoss
-from dpvalue.models.training import train
-from dpvalue.planning.choice import Choice, Setting, possible_mechanisms
-from dpvalue.planning.folds import STEPS
-from dpvalue.planning.rehearsal import prefer
+from dpvalue.planning.choice import choose
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
-from dpvalue.privacy.budget import Guarantee, guarantee, warn_if_delta_is_large
-from dpvalue.privacy.mechanism import make_mechanism
+from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
+from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.run import Prepared, open_setting
 from dpvalue.server.value import read_data
@@ -30,7 +25,8 @@ class Screening:
     """A score per party, higher for data that agrees with the public set; made by `public_loss`.
 
     Attributes:
-        scores: the negated mean loss of each party under the public model, clipped and noisy.
+        scores: the negated mean loss of each party under the public model, clipped and noisy, less the mean of public
+            rows.
         names: the parties.
         guarantee: what was spent.
         expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None without
@@ -63,7 +59,7 @@ def public_loss(
         asked,
         schedule=Schedule("replay", rounds=1),
         permutations=1,
-        projection=None,
+        projection=Projection(1, "loss"),
         clip="auto",
         clip_rule="auto",
         learning_rate="auto",
@@ -71,39 +67,10 @@ def public_loss(
     private, public = read_data(parties, utility, *labels)
     with asked.engine.threading(), reporting(progress=False) as tell:
         at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
-        choice = _choose(at)
+        choice = choose(at)
         warn_if_delta_is_large(choice.spent, int(at.units.sum()))
         run = Prepared(at, encoding, choice, public).run(private)
         if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
             run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
     return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
-
-
-def _choose(at: Setting) -> Choice:
-    """Decide how long the public model is trained, and how its losses are clipped."""
-    settings, privacy = at.settings, at.settings.privacy
-    steps, mechanism, expected = STEPS[-1], make_mechanism(None, None, 0.0), None
-    if privacy is not None:
-        best, elsewhere = prefer(at.rehearsal().loss_options(possible_mechanisms(settings, privacy, at.n)), 1)
-        assert best.projection is not None
-        assert best.projection.steps is not None
-        steps = best.projection.steps
-        expected = float(np.mean([option.folds[fold] for fold, option in enumerate(elsewhere)]))
-        multiplier = privacy.noise_multiplier(1, at.n, best.law)
-        mechanism = make_mechanism(privacy, best.clip, multiplier, law=best.law, rule=best.rule, scale=best.scale)
-    fast, ledger = settings.noise == "fast", settings.ledger_terms
-    rows = at.model.inputs(at.public.x), at.model.targets(at.public.y)
-    fixed = FixedModelLoss(at.model, train(at.model, at.initial, *rows, [steps], settings.seed)[0])
-    return Choice(
-        model=fixed,
-        initial=fixed.initial(settings.seed),
-        basis=None,
-        projection=None,
-        schedule=settings.resolved_schedule,
-        releases=1,
-        mechanism=mechanism,
-        learning_rate=1.0,
-        spent=guarantee(privacy, mechanism.noise_multiplier, 1, mechanism.clip, fast, mechanism.law, ledger),
-        expected_auc=expected,
-    )

@@ -89,7 +89,7 @@ def charging(
     charge = charge_of(contributions, spent.parties_per_person)
     facts = {
         **others,
-        "model": choice.model.digest(),
+        "model": choice.asked.digest(),
         "task": encoding.task,
         "classes": [str(label) for label in encoding.classes],
         "units": contributions.units.tolist(),

@@ -31,7 +31,9 @@ from dpvalue.releasing.interleaved import InterleavedReleases
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
+from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
+from dpvalue.valuation.games import Game
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
 
@@ -117,7 +119,7 @@ class _Trial:
         rows = self._rows(np.minimum(few, _MOST_ROWS))
         secure = at.settings.noise == "secure"
         times = float(sizes.sum() / np.minimum(few, _MOST_ROWS).sum())
-        return Contributions(self._choice.model, rows, self._mechanism, self._engine, secure), times
+        return Contributions(self._choice.asked, rows, self._mechanism, self._engine, secure), times
 
     def _rows(self, sizes: np.ndarray) -> PublicRows:
         public, initial = self._at.public, self._choice.initial
@@ -169,7 +171,9 @@ class _Trial:
         few = len(table)
         estimator = Estimator(semivalues("shapley")[0], few)
         orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
-        game = TableGame(self._walker(few), self._evaluate, table)
+        projection = self._choice.projection
+        is_score = projection is not None and projection.is_score
+        game: Game = AdditiveGame(table) if is_score else TableGame(self._walker(few), self._evaluate, table)
         game.walk(orders[:1])
 
         walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))
@@ -188,7 +192,7 @@ class _Trial:
         picked = self._generator.permutation(at.n)[:count]
         rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
         mechanism = self._mechanism
-        contributions = Contributions(choice.model, rows, mechanism, self._engine)
+        contributions = Contributions(choice.asked, rows, mechanism, self._engine)
         clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
         scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()

@@ -133,7 +133,7 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     if choice.expected_auc is None or choice.expected_error is None:
         expected = expected_at(at, privacy, rehearsal)  # all directions at a given norm: nothing had to be chosen
     else:
-        expected = Expectation(choice.expected_auc, choice.expected_error)
+        expected = Expectation(choice.expected_auc, choice.expected_error, choice.expected_far_off)
     chosen_in = time.perf_counter() - began
     spent = choice.spent
     assert spent.epsilon is not None
@@ -229,7 +229,7 @@ def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> s
                 f"Whether {budget} can work cannot be told: the public rows are too few, with an error of "
                 f"{expected.error:.2f} where {TOO_VAGUE} would do. Give more of them."
             )
-        reach = planned.limits.ceiling if expected is None else expected.auc
+        reach = planned.limits.ceiling if expected is None else expected.best
         if reach < CAN_WORK:
             return f"{budget} is weak: good for screening many parties, not for judging one."
         if expected is None:

@@ -167,7 +167,7 @@ class Plan:
             return True
         if self.expected is None or self.too_few:
             return False
-        return self.expected.auc + 2 * self.expected.error < CANNOT_WORK
+        return self.expected.best + 2 * self.expected.error < CANNOT_WORK
 
     def __str__(self) -> str:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
@@ -203,6 +203,8 @@ class Plan:
                 f"finding parties with {what}: expected AUC {self.expected.auc:.3f} ± {self.expected.error:.2g}{share}"
                 f"; released: {where}"
             )
+            if self.expected.far_off is not None:
+                lines.append(f"finding labels that are three standard deviations off: {self.expected.far_off:.3f}")
         if self.wanted is not None:
             lines.append(self._needed(self.wanted))
         if costs.table_bytes is not None and costs.memory_bytes is not None:

@@ -210,6 +210,7 @@ class Prepared:
             simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
             utility=digest(judged, {"x": public.x, "y": public.y}),
             dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
+            score=choice.projection is not None and choice.projection.is_score,
         )
 
     def keeping(self, checkpoint: Path) -> Prepared:
@@ -227,7 +228,7 @@ class Prepared:
         choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
         privacy, engine = settings.privacy, settings.engine
         is_secure = privacy is not None and settings.noise == "secure"
-        behind = Behind(choice.model, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
+        behind = Behind(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
         contributions = behind.put(parties, engine)
         run = Run(
             settings=settings,

@@ -20,6 +20,7 @@ from dpvalue.privacy.laws import law_named
 from dpvalue.progress import Progress, reporting
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
+from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
 from dpvalue.valuation.plots import ResultPlots
@@ -124,12 +125,12 @@ class Result:
         names = [kind.name for kind in self.semivalues]
         return {name: np.std([estimates[name].values for estimates in again], axis=0, ddof=1) for name in names}
 
-    def game(self, utility: Any = None, target: str | None = None) -> TableGame:
+    def game(self, utility: Any = None, target: str | None = None) -> TableGame | AdditiveGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
         return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
 
     @cached_property
-    def _own_game(self) -> TableGame:
+    def _own_game(self) -> TableGame | AdditiveGame:
         if self.utility is None:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
         return self.table.game(self.utility, self.engine)
@@ -198,4 +199,5 @@ class Result:
     def __repr__(self) -> str:
         names = ", ".join(kind.name for kind in self.semivalues)
         how = f"{self.walks} permutations" if self.walks else "exact"
-        return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule})"
+        scores = f"; {ADDITIVE}" if self.table.is_score else ""
+        return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule}{scores})"

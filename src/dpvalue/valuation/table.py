@@ -26,6 +26,7 @@ from dpvalue.progress import Progress, reporting
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
+from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import warn_if_not_finite
 from dpvalue.valuation.games import estimate_values
 from dpvalue.valuation.replay import TableGame
@@ -105,6 +106,11 @@ class Table:
         return self.origin.projection
 
     @property
+    def is_score(self) -> bool:
+        """Whether scores were released, which are valued by their sum, and no gradients."""
+        return self.projection is not None and self.projection.is_score
+
+    @property
     def expected_auc(self) -> float | None:
         """How well corrupted parties were expected to be found, if that was rehearsed."""
         return self.origin.expected_auc
@@ -147,10 +153,12 @@ class Table:
         warn_if_not_finite(valued.estimates)
         return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine)
 
-    def game(self, utility: Utility, engine: Engine) -> TableGame:
-        """Return the game of this table under a public utility."""
+    def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame:
+        """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
+        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
+        if self.is_score:
+            return AdditiveGame(self.rows)
         walker = self.walker(engine)
-        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
         return TableGame(walker, Evaluator(public, walker.model, engine), rows)
 
@@ -197,7 +205,8 @@ class Table:
         noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"
         if self.guarantee.simulation:
             noise += " (simulation: whoever knows the seed can remove it)"
-        return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise})"
+        scores = f"; {ADDITIVE}" if self.is_score else ""
+        return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise}{scores})"
 
 
 _semivalues = semivalues  # the argument of Table.value shadows the function
