@@ -113,9 +113,9 @@ class Renoised:
         return self.interval(lambda values: values, level)
 
     def ranks(self, level: float = 0.95) -> Intervals:
-        """Return the intervals of the ranks (1 is the highest value): the first and the last whole number in each."""
+        """Return the intervals of the ranks (1 is the highest value), widened to whole numbers."""
         found = self.interval(ranks, level)
-        low, high = np.ceil(found.low - 1e-9), np.floor(found.high + 1e-9)
+        low, high = np.floor(found.low + 1e-9), np.ceil(found.high - 1e-9)
         return Intervals(found.estimate, np.maximum(low, 1), np.minimum(high, len(self.estimate)), level)
 
 
