@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,14 @@ def test_ranks_are_whole_and_within_the_parties() -> None:
     np.testing.assert_array_equal(ranks(np.array([[1.0, 1.0, 2.0], [np.nan, 0.0, 5.0]])), [[2, 3, 1], [np.nan, 2, 1]])
 
 
+def gaps(values: Floats) -> Floats:
+    return np.asarray(values[..., :-1] - values[..., 1:])
+
+
+def pays(values: Floats) -> Floats:
+    return split(values, 1.0)
+
+
 def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, Arrays], result: dpv.Result) -> None:
     """Values, differences, ranks and payouts of 60 noisy tables made of one; percentiles of draws cover less."""
     table, semivalues = result.table, ("shapley", "loo")
@@ -109,8 +118,6 @@ def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, A
         valued = noisy.value(data[1], semivalues=semivalues, progress=False)
         for name, true in truth.items():
             found = valued.renoised(draws=30)[name]
-            gaps = lambda values: values[..., :-1] - values[..., 1:]  # noqa: E731
-            pays = lambda values: split(values, 1.0)  # noqa: E731
             for kind, interval, at in (
                 ("value", found.values(), true), ("difference", found.interval(gaps), gaps(true)),
                 ("rank", found.ranks(), ranks(true)), ("payout", found.interval(pays), pays(true)),
@@ -195,5 +202,5 @@ def test_no_two_of_a_group_can_be_told_apart() -> None:
     for group in grouped:
         for one in group:
             assert not any(compare(names, found, one, other, 0.95).told_apart for other in group if other != one)
-    for above, below in zip(grouped[:-2], grouped[1:-1], strict=True):
+    for above, below in pairwise(grouped[:-1]):
         assert any(compare(names, found, below[0], other, 0.95).told_apart for other in above)

@@ -114,17 +114,14 @@ def test_how_many_are_wrong_is_what_is_found_in_rows() -> None:
         result = dpv.value(train, test, privacy=dpv.Privacy(2.0), seed=seed, **SETTINGS)
         verdict = result.verdict()
         assert len(verdict.first) == 20
-        found.append(int(flipped[list(verdict.first)].sum()))
+        found.append(int(flipped[np.array(verdict.first, dtype=int)].sum()))
         assert result.table.expected_auc is not None
         expected.append(expected_wrong(400, 20, 0.2, result.table.expected_auc, law_named("laplace")))
     assert np.mean(found) == pytest.approx(np.mean(expected), abs=3)
 
 
 def test_names_in_sentences_cannot_steer(table: dpv.Table) -> None:
-    drawn = np.zeros((3, 2))
-    hostile = replace(table, names=("a\nb\x1b[31m", "c"))
-    values = np.array([1.0, 0.5])
-    assert set(str(judge(hostile, Renoised(values, values, values + drawn, np.zeros(2), 0)))) & set("\x1b") == set()
-    assert "a\\x0ab\\x1b[31m and c make" in str(
-        judge(hostile, Renoised(values, values, values + drawn, np.zeros(2), 0))
-    )
+    hostile, values = replace(table, names=("a\nb\x1b[31m", "c")), np.array([1.0, 0.5])
+    said = str(judge(hostile, Renoised(values, values, values + np.zeros((3, 2)), np.zeros(2), 0)))
+    assert "\x1b" not in said
+    assert said.startswith("a\\x0ab\\x1b[31m and c make the model better")
