@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.arrays import Floats
+from dpvalue.arrays import Bools, Floats
 from dpvalue.privacy.laws import law_named
 from dpvalue.valuation.comparison import compare, groups
 from dpvalue.valuation.intervals import Renoised, default_draws, ranks
@@ -111,7 +111,7 @@ def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, A
     table, semivalues = result.table, ("shapley", "loo")
     law, rows = law_named(table.guarantee.law), table.rows
     truth = table.value(data[1], semivalues=semivalues, progress=False).values
-    covered: dict[str, list[Floats]] = {"value": [], "difference": [], "rank": [], "payout": [], "percentile": []}
+    covered: dict[str, list[Bools]] = {"value": [], "difference": [], "rank": [], "payout": [], "percentile": []}
     for seed in range(60):
         drawn = law.sampling.numbers(np.random.default_rng(seed), tuple(rows.shape)) / law.sampling.std
         noisy = replace(table, rows=rows + torch.from_numpy(table.noise_std[:, None] * drawn).to(rows), seed=seed)

@@ -22,6 +22,7 @@ from dpvalue.valuation.payouts import amount, is_payable, share_out
 if TYPE_CHECKING:
     from dpvalue.valuation.table import Table
 
+_MOST_TOLD = 4
 SUPPOSED = 0.05, 0.2
 """The shares of wrong parties for which it is said how many of the first are likely to be among them."""
 
@@ -114,10 +115,16 @@ def _paid(names: tuple[Name, ...], renoised: Renoised, pay: float, level: float)
         return f"{amount(pay, pay)} cannot be shared by these values: none is above zero, or some are missing."
     shares = share_out(names, renoised, pay, level)
     order = np.argsort(-shares.payouts, kind="stable")
-    paid = [party for party in order if shares.payouts[party] > 0]
-    each = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
+    paid = [int(party) for party in order if shares.payouts[party] > 0]
+    told = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
     rest = "" if len(paid) == len(names) else ", and the others nothing"
-    return f"{amount(pay, pay)}, shared by value, gives {'; '.join(each)}{rest}."
+    if len(paid) <= _MOST_TOLD:
+        return f"{amount(pay, pay)}, shared by value, gives {'; '.join(told)}{rest}."
+    half = amount(float(np.median((shares.high - shares.low)[paid])) / 2, pay)
+    return (
+        f"{amount(pay, pay)}, shared by value, gives {told[0]}, the most, down to {told[-1]}{rest}; a typical payout "
+        f"is sure to ±{half}."
+    )
 
 
 def _counted(table: Table, better: int, worse: int, beyond: str) -> str:
@@ -155,10 +162,13 @@ def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
 
 
 def _what_it_is_about(error: str, level: float) -> str:
-    beside = "How far the game itself, which stands in for retraining on the parties' data, is from retraining"
-    if not error:
-        return f"There is no noise in these values. {beside} is another matter."
-    return f"Each of these statements is made at {level:.0%}, about the {error} alone. {beside} is not in it."
+    about = "There is no noise in these values."
+    if error:
+        about = f"Each statement is made at {level:.0%} against the {error}."
+    return (
+        f"{about} The error of the game itself is not in it: how far values are from what retraining on the parties' "
+        "data would say."
+    )
 
 
 def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> float:
