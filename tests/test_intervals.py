@@ -166,6 +166,8 @@ def test_a_loaded_result_takes_its_utility_again(
         with pytest.raises(dpv.DpvalueError, match="utility must be given"):
             ask()
     np.testing.assert_array_equal(loaded.intervals(utility=data[1]).low, result.intervals().low)
+    other = classification(240, seed=4)[1]
+    assert (loaded.intervals(utility=other).low != result.intervals().low).all()  # nor is it taken for the one before
     assert str(loaded.verdict(utility=data[1])) == str(result.verdict())
     assert loaded.frame(noise=True, utility=data[1], pay=10.0).equals(result.frame(noise=True, pay=10.0))
 

@@ -39,6 +39,14 @@ def test_payouts_sum_to_the_total_and_follow_values(result: dpv.Result) -> None:
     assert (result.shares(100, level=0.5).high <= result.shares(100).high).all()
 
 
+def test_nobody_is_paid_less_than_nothing_or_more_than_all() -> None:
+    values = np.array([3.0, 1.0])
+    draws = values + np.random.default_rng(0).normal(0, 5, (50, 2))
+    shares = share_out(("a", "b"), Renoised(values, values, draws, np.zeros(2), 0), 100.0)
+    assert shares.low.tolist() == [0, 0]
+    assert shares.high.tolist() == [100, 100]
+
+
 def test_whoever_harms_gets_nothing_and_pays_nothing() -> None:
     assert split(np.array([3.0, -2.0, 1.0]), 100).tolist() == [75.0, 0.0, 25.0]
     draws = np.array([[3.0, -2.0, 1.0], [3.0, 2.0, 1.0], [-1.0, -1.0, -1.0]])

@@ -177,7 +177,7 @@ def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> fl
     Wrong and right parties are taken to differ by one number, under noise of the law, that makes the AUC what it is.
     Rows of breast cancer and digits with 5% and 20% of labels wrong had, at epsilon 1 to 8, within 15% of that among
     the lowest 20 with Laplace noise; with Gaussian noise at epsilon 8, where little of the AUC is due to noise, up to
-    30% fewer.
+    a third fewer.
 
     >>> expected_wrong(100, 20, 0.1, 0.5, law_named("gaussian"))
     2.0
