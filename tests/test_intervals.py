@@ -16,7 +16,7 @@ from dpvalue.arrays import Bools, Floats
 from dpvalue.privacy.laws import law_named
 from dpvalue.valuation.comparison import compare, groups
 from dpvalue.valuation.intervals import Renoised, default_draws, ranks
-from dpvalue.valuation.payouts import split
+from dpvalue.valuation.payouts import share_out, split
 
 from .data import Arrays, classification
 
@@ -102,10 +102,6 @@ def gaps(values: Floats) -> Floats:
     return np.asarray(values[..., :-1] - values[..., 1:])
 
 
-def pays(values: Floats) -> Floats:
-    return split(values, 1.0)
-
-
 def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, Arrays], result: dpv.Result) -> None:
     """Values, differences, ranks and payouts of 60 noisy tables made of one; percentiles of draws cover less."""
     table, semivalues = result.table, ("shapley", "loo")
@@ -118,15 +114,15 @@ def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, A
         valued = noisy.value(data[1], semivalues=semivalues, progress=False)
         for name, true in truth.items():
             found = valued.renoised(draws=30)[name]
+            shares = share_out(table.names, found, 1.0)
             for kind, interval, at in (
                 ("value", found.values(), true), ("difference", found.interval(gaps), gaps(true)),
-                ("rank", found.ranks(), ranks(true)), ("payout", found.interval(pays), pays(true)),
+                ("rank", found.ranks(), ranks(true)), ("payout", shares, split(true, 1.0)),
             ):  # fmt: skip
                 covered[kind].append((interval.low - 1e-12 <= at) & (at <= interval.high + 1e-12))
             low, high = np.quantile(found.draws, [0.025, 0.975], axis=0)
             covered["percentile"].append((low <= true) & (true <= high))
-    pooled = {kind: float(np.mean(hits)) for kind, hits in covered.items() if kind != "difference"}
-    pooled["difference"] = float(np.mean(covered["difference"]))
+    pooled = {kind: float(np.mean(hits)) for kind, hits in covered.items()}
     for kind in ("value", "difference", "rank", "payout"):
         assert pooled[kind] >= 0.92, pooled
         assert np.mean(covered[kind], axis=0).min() >= 0.85, kind

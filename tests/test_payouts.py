@@ -47,6 +47,19 @@ def test_nobody_is_paid_less_than_nothing_or_more_than_all() -> None:
     assert shares.high.tolist() == [100, 100]
 
 
+def test_who_may_be_worth_something_may_be_paid() -> None:
+    """A value of -0.2 ± 0.1: hardly a draw is above zero, and the interval of the payout is that of the value."""
+    values = np.array([3.0, -0.2])
+    noise = np.random.default_rng(0).normal(0, 1, (50, 2))
+    draws = values + 0.1 * (noise - noise.mean(0)) / noise.std(0, ddof=1)
+    found = Renoised(values, values, draws, np.zeros(2), 0)
+    shares = share_out(("a", "b"), found, 100.0)
+    assert shares.payouts.tolist() == [100, 0]
+    assert shares.low[1] == 0
+    assert shares.high[1] == pytest.approx(100 / 3 * found.values().high[1], abs=0.1)
+    assert shares.high[1] > 0.5
+
+
 def test_whoever_harms_gets_nothing_and_pays_nothing() -> None:
     assert split(np.array([3.0, -2.0, 1.0]), 100).tolist() == [75.0, 0.0, 25.0]
     draws = np.array([[3.0, -2.0, 1.0], [3.0, 2.0, 1.0], [-1.0, -1.0, -1.0]])

@@ -53,12 +53,16 @@ class Shares:
 
 
 def share_out(names: tuple[str | int, ...], renoised: Renoised, total: float, level: float = 0.95) -> Shares:
-    """Return a total shared by values, with intervals."""
+    """Return a total shared by values, with intervals.
+
+    Intervals are made before what is below zero counts as zero: else one who is near to being paid would seem sure of
+    getting nothing.
+    """
     require_positive("total", total)
     require_payable(renoised.estimate)
-    found = renoised.interval(lambda values: split(values, total), level)
-    low, high = (np.clip(edge, 0.0, total) for edge in (found.low, found.high))
-    return Shares(names, found.estimate, low, high, float(total), level)
+    found = renoised.interval(lambda values: _owed(values, total), level)
+    paid, low, high = (np.clip(edge, 0.0, total) for edge in (found.estimate, found.low, found.high))
+    return Shares(names, paid, low, high, float(total), level)
 
 
 def split(values: Floats, total: float) -> Floats:
@@ -69,11 +73,16 @@ def split(values: Floats, total: float) -> Floats:
     >>> split(np.array([3.0, -2.0, 1.0]), 100).tolist()
     [75.0, 0.0, 25.0]
     """
-    earned = np.maximum(values, 0.0)
-    everything = earned.sum(-1, keepdims=True)
-    alike = np.full_like(earned, 1 / values.shape[-1])
+    return np.maximum(_owed(values, total), 0.0)
+
+
+def _owed(values: Floats, total: float) -> Floats:
+    """Values in proportion to all that are above zero; those below it stay there, down to minus the total."""
+    everything = np.maximum(values, 0.0).sum(-1, keepdims=True)
+    alike = np.full_like(values, 1 / values.shape[-1])
     # NaN is not above zero either, and stays.
-    return np.asarray(total * np.divide(earned, everything, out=alike, where=~(everything <= 0)))
+    owed = np.divide(values, everything, out=alike, where=~(everything <= 0))
+    return np.asarray(total * np.maximum(owed, -1.0))
 
 
 def is_payable(values: Floats) -> bool:
