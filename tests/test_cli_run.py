@@ -73,7 +73,9 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) ->
     assert done.stdout.splitlines()[-1] == "report: results/report.html"
     assert sorted(file.name for file in (folder / "results").iterdir()) == FILES
     values = pd.read_csv(folder / "results" / "values.csv")
-    assert list(values.columns) == ["party", "shapley", "shapley_mc_error", "shapley_noise", "rank"]
+    errors = [f"shapley_{end}" for end in ("mc_error", "noise", "low", "high")]
+    assert list(values.columns) == ["party", "size", "shapley", *errors, "rank", "rank_low", "rank_high"]
+    assert "Look first at the 20 rows with the lowest values" in done.stdout
     assert sorted(values["rank"]) == list(range(1, 121))
     facts = json.loads((folder / "results" / "run.json").read_text())
     assert facts["guarantee"]["epsilon"] == 4.0
@@ -120,7 +122,18 @@ def test_data_sets_by_group_and_by_file(folder: Path) -> None:
         "--yes", cwd=folder,
     )  # fmt: skip
     assert grouped.returncode == 0, grouped.stderr
-    assert pd.read_csv(folder / "a" / "values.csv")["party"].tolist() == [f"site {i}" for i in range(4)]
+    values = pd.read_csv(folder / "a" / "values.csv")
+    assert values["party"].tolist() == [f"site {i}" for i in range(4)]
+    assert values["size"].tolist() == [30] * 4
+    assert "payout" not in values
+    paid = dpvalue("revalue", "a", "--pay", "100000", "--out", "paid", cwd=folder)  # free
+    assert paid.returncode == 0, paid.stderr
+    values = pd.read_csv(folder / "paid" / "values.csv")
+    assert values["payout"].sum() == pytest.approx(100_000)
+    assert (values["payout_low"] < values["payout_high"]).any()
+    assert "100,000, shared by value, gives site" in " ".join(paid.stdout.split())
+    assert "payouts-chart" in (folder / "paid" / "report.html").read_text()
+    assert "pay = 100000.0" in (folder / "paid" / "run.toml").read_text()
     assert "Each record of each party is protected" in grouped.stdout
     for number in range(3):
         made(40, 10 + number).to_parquet(folder / f"seller{number}.parquet")
@@ -231,6 +244,7 @@ def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
         "no test": (["train.csv", "--target", "label"], "test must be given: --test, the public file"),
         "bad epsilon": (["train.csv", *test, "--epsilon", "-1"], "epsilon must be positive, got -1.0"),
         "bad semivalue": (["train.csv", *test, "--semivalue", "core"], "semivalue must be"),
+        "bad total": (["train.csv", *test, "--pay", "-5"], "pay must be positive, got -5.0"),
         "a folder in a file": (
             ["train.csv", *test, "--epsilon", "4", "--out", "bad.toml/results"], "bad.toml/results cannot be written",
         ),

@@ -103,7 +103,7 @@ def test_a_semivalue_of_ones_own_values_data() -> None:
     result = dpv.value(
         train, test, semivalues=(HALF, "shapley"), privacy=dpv.Privacy(8.0), noise="fast", progress=False
     )
-    assert list(result.frame().columns)[:3] == ["party", "early", "early_mc_error"]
+    assert list(result.frame().columns)[:4] == ["party", "size", "early", "early_mc_error"]
     assert np.isfinite(result.values["early"]).all()
     assert (result.noise_std(2)["early"] > 0).all()
     assert dpv.tasks.removal_curve(result, semivalue="early").mean[0] == pytest.approx(

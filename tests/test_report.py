@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from dpvalue.jobs.job import Known
 from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.progress import silent
 from dpvalue.report import report_page
+from dpvalue.report.bars import Bar, bars
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
 from dpvalue.report.record import Record
 
@@ -78,6 +80,79 @@ def test_the_page_of_scores_says_what_is_valued() -> None:
     assert "exact. Each party released a score: what is valued is the sum of scores, an additive game." in page
     assert "Sum of scores as parties are removed." in page
     assert "utility</text>" not in page
+
+
+@pytest.fixture(scope="module")
+def few() -> str:
+    """The report of six named parties of 10 to 60 records, one with bad labels, who share a total."""
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame(generator.normal(0, 1, (330, 3)), columns=["a", "b", "c"])
+    frame["label"] = (frame["a"] + 0.5 * frame["b"] > 0).astype(int)
+    names = ["Charité", "=cmd|'x'!A1", "north & south", 'a "b" c', "</script><b>x", "bad, labels"]
+    train, test = frame[:210].copy(), frame[210:].reset_index(drop=True)
+    groups = np.repeat(names, [10, 20, 30, 40, 50, 60])
+    train.loc[150:, "label"] = 1 - train.loc[150:, "label"]
+    schema = Schema().fit(test.drop(columns="label"))
+    result = dpv.value(
+        train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(8.0, unit="record"),
+        noise="fast", progress=False,
+    )  # fmt: skip
+    config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label", "pay": 1000.0})
+    record = valued_record(released_record(config, result.table, None), result, None, [], 1000.0)
+    assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
+    return report_page(values_frame(result, silent, 1000.0), record)
+
+
+def test_few_parties_are_bars_with_names_and_the_verdict_comes_first(few: str) -> None:
+    assert few.index("In short") < few.index('id="values-chart"') < few.index('id="parties"') < few.index("Guarantee")
+    assert few.count('<span class="name"') == 12
+    assert few.count('<path class="whisker"') == 12
+    assert "1,000.00, shared in proportion to values" in few
+    assert "bad, labels makes the model worse" in few
+    assert "The error of the game itself is not in it" in few
+    assert few.count('class="bar low"') == 2  # in the key, and the one of bad labels
+    assert "<b>x" not in few
+    for head in ("records", "per record", "payout", "DP noise"):
+        assert f">{head}</button>" in few
+
+
+def test_bars_stand_where_values_are() -> None:
+    drawn = bars(
+        "id", "a title", [Bar("x", 1.0, 0.5, 2.0, "one", ""), Bar("y", -2.0, -2.0, float("nan"), "two", "low")]
+    )
+    one, two = re.findall(r'<rect class="bar \w*" x="([\d.]+)" y="3" width="([\d.]+)"', drawn)
+    assert (float(one[0]), float(one[1])) == (500, 250)
+    assert (float(two[0]), float(two[1])) == (0, 500)
+    assert 'd="M625.0 9H1000.0M' in drawn
+    assert "nan" not in drawn
+    assert bars("id", "t", [Bar("x", 0.0, 0.0, 0.0, "", "")])
+
+
+@needs_browser
+def test_the_table_can_be_saved(browser: Any, few: str, tmp_path: Path) -> None:
+    """As values.csv holds it, but that no name is a formula."""
+    show(browser, few, tmp_path)
+    browser.execute_script("URL.createObjectURL = (file) => { window.saved = file; return 'data:,'; };")
+    browser.find_element("id", "save").click()
+    text = browser.execute_async_script("const [done] = arguments; window.saved.text().then(done)")
+    saved = pd.read_csv(io.StringIO(text.removeprefix("\ufeff")))
+    assert list(saved.columns)[:6] == ["party", "rank", "size", "shapley", "shapley_low", "shapley_high"]
+    assert saved["payout"].sum() == pytest.approx(1000)
+    assert saved["rank"].tolist() == [1, 2, 3, 4, 5, 6]
+    expected = {"Charité", "'=cmd|'x'!A1", "north & south", 'a "b" c', "</script><b>x", "bad, labels"}
+    assert set(saved["party"]) == expected
+    assert [row[0] for row in rows(browser)] == [name.removeprefix("'") for name in saved["party"]]  # the best first
+    assert browser.get_log("browser") == []
+
+
+@needs_browser
+@pytest.mark.parametrize("width", [1100, 390], ids=["desk", "phone"])
+def test_bars_are_readable_everywhere(browser: Any, few: str, tmp_path: Path, width: int) -> None:
+    show(browser, few, tmp_path, width)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.execute_script(CONTRAST) >= 4.5
+    wide = "return [...document.querySelectorAll('.bars svg')].map((s) => s.getBoundingClientRect().width)"
+    assert min(browser.execute_script(wide)) > 200
 
 
 def test_charts_put_points_where_they_belong() -> None:
@@ -160,7 +235,9 @@ def test_the_keyboard_reaches_everything(browser: Any, page: str, tmp_path: Path
     from selenium.webdriver.common.keys import Keys
 
     show(browser, page, tmp_path)
-    browser.find_element("id", "search").send_keys(Keys.TAB, Keys.TAB)  # the table, then its first button
+    browser.find_element("id", "search").send_keys(Keys.TAB)
+    assert browser.switch_to.active_element.get_attribute("id") == "save"
+    browser.switch_to.active_element.send_keys(Keys.TAB, Keys.TAB)  # the table, then its first button
     focused = browser.switch_to.active_element
     assert focused.tag_name == "button"
     focused.send_keys(Keys.ENTER)
@@ -176,7 +253,7 @@ const light = (c) => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(Number).map
   return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2]; };
 const behind = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
   if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
-const texts = document.querySelectorAll('p, dt, dd, td, th button, figcaption, li, .tick, .label');
+const texts = document.querySelectorAll('p, dt, dd, td, th button, figcaption, li, li span, .tick, .label');
 return Math.min(...[...texts].map((e) => {
   const style = getComputedStyle(e), ink = e.namespaceURI.endsWith('svg') ? style.fill : style.color;
   const [a, b] = [light(ink), light(behind(e))].sort((x, y) => y - x); return (a + 0.05) / (b + 0.05); }));

@@ -42,11 +42,19 @@ def network() -> nn.Module:
 
 def test_frame_and_top(result: dpv.Result) -> None:
     frame = result.frame()
-    assert list(frame.columns) == ["party", "shapley", "shapley_mc_error", "loo", "loo_mc_error", "rank"]
+    assert list(frame.columns) == ["party", "size", "shapley", "shapley_mc_error", "loo", "loo_mc_error", "rank"]
     assert frame["shapley"].tolist() == result.values["shapley"].tolist()
     noisy = result.frame(noise=True)
     assert noisy["shapley_noise"].tolist() == result.noise_std()["shapley"].tolist()
-    assert list(noisy.columns)[:4] == ["party", "shapley", "shapley_mc_error", "shapley_noise"]
+    assert list(noisy.columns)[1:7] == [
+        "size",
+        "shapley",
+        "shapley_mc_error",
+        "shapley_noise",
+        "shapley_low",
+        "shapley_high",
+    ]
+    assert list(noisy.columns)[-3:] == ["rank", "rank_low", "rank_high"]
     best = int(np.argmax(result.values["shapley"]))
     assert frame["rank"][best] == 1
     assert sorted(frame["rank"]) == list(range(1, 21))
@@ -186,6 +194,7 @@ def test_files_hold_no_rows_of_any_data_set(data: tuple[Arrays, Arrays], tmp_pat
         "initial",
         "basis",
         "noise_std",
+        "sizes",
         "values.0",
         "std_errors.0",
         "counts.0",
@@ -208,7 +217,7 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
     safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
-    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 6', b'\\"format\\": 9'))
+    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 7', b'\\"format\\": 9'))
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
@@ -217,8 +226,8 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 6 of a table, got none",
-        "newer": "must have dpvalue format 6 of a table, got 9",
+        "foreign": "must have dpvalue format 7 of a table, got none",
+        "newer": "must have dpvalue format 7 of a table, got 9",
         "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: names is missing",
         "strange": "has been damaged",
     }.items():  # fmt: skip

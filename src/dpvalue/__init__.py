@@ -21,15 +21,19 @@ from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.value import release, value
 from dpvalue.valuation import diagnostics, games, tasks
+from dpvalue.valuation.comparison import Comparison
 from dpvalue.valuation.loading import load
+from dpvalue.valuation.payouts import Shares
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 from dpvalue.valuation.table import Table
+from dpvalue.valuation.verdict import Verdict
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local", "MembershipAttack",
-    "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request", "Result", "Schedule",
-    "Semivalue", "Settings", "Table", "Utility", "audit", "baselines", "detection", "diagnostics", "games", "load",
-    "membership_attack", "plan", "privacy", "release", "semivalue", "tasks", "value",
+    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local",
+    "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
+    "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
+    "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
+    "tasks", "value",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     AUDIT = 9
     ATTACK = 10
     CURVES = 11
+    MONTE_CARLO = 12
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 from dpvalue.cli.common import app, failing_clearly, option, out
-from dpvalue.cli.run import run_job, show_done
+from dpvalue.cli.done import show_done
+from dpvalue.cli.run import run_job
 
 
 @app.command()

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, option, out
+from dpvalue.cli.done import show_done
 from dpvalue.errors import DpvalueError
-from dpvalue.printable import one_line
 
 if TYPE_CHECKING:
     from dpvalue.jobs.config import RunConfig
@@ -47,6 +47,7 @@ def run(
     head: Annotated[Text, option("The file that keeps the ledger's head.")] = None,
     purpose: Annotated[Text, option("Names the ledger's slots for this question.")] = None,
     seed: Annotated[int | None, option("Seed of public randomness.")] = None,
+    pay: Annotated[float | None, option("An amount to share by value.")] = None,
     config: Annotated[Path | None, option("A TOML file with any of these options.")] = None,
     overwrite: Annotated[bool, option("Replace results in the folder.", "--overwrite")] = False,
     yes: Annotated[bool, option("Do not ask before spending.", "--yes")] = False,
@@ -64,6 +65,7 @@ def run(
         "permutations": permutations, "delta": delta, "neighbours": neighbours, "mechanism": mechanism, "task": task,
         "classes": None if classes is None else classes.split(","), "drop": drop, "truth": truth,
         "private": False if no_privacy else None, "ledger": ledger, "head": head, "purpose": purpose, "seed": seed,
+        "pay": pay,
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.jobs.config import make_config, read_config
@@ -144,43 +146,12 @@ def _confirm(plan: Plan | None, yes: bool, force: bool) -> None:
     typer.confirm("Spend it?" if plan is not None else "Go on without privacy?", abort=True)
 
 
-def show_done(done: Done, finding: str = "") -> None:
-    """Print the extremes, a finding if there is one, the guarantee, and where the files are."""
-    from rich import box
-    from rich.table import Table as Grid
-
-    name = done.result.semivalues[0].name
-    grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-    grid.add_column("rank", justify="right")
-    grid.add_column("party")
-    grid.add_column("value", justify="right")
-    grid.add_column("± DP noise", justify="right")
-    frame = done.values.sort_values("rank")
-    shown = frame if len(frame) <= 12 else frame.iloc[[*range(3), *range(len(frame) - 7, len(frame))]]
-    for place, (_, row) in enumerate(shown.iterrows()):
-        if len(frame) > 12 and place == 3:
-            grid.add_row("...", "", "", "")
-        noise = f"{row[f'{name}_noise']:.3g}" if f"{name}_noise" in frame else "none"
-        grid.add_row(str(row["rank"]), one_line(str(row["party"])), f"{row[name]:+.4g}", noise)
-    out.print(grid)
-    known = done.record.detection
-    if known is not None:
-        out.print(
-            f"finding {known.column!r}: AUC {known.auc:.3f}, {known.precision:.0%} of the {known.k} lowest",
-            markup=False,
-        )
-    if finding:
-        out.print(finding, markup=False)
-    out.print(str(done.record.guarantee), markup=False)
-    out.print(f"written to {done.folder}: values.csv, run.toml, run.json, table.safetensors", markup=False)
-    out.print(f"report: {done.folder / 'report.html'}", markup=False)
-
-
 @app.command()
 def revalue(
     folder: Annotated[Path, argument()],
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     test: Annotated[Path | None, option("Another public file to judge by.")] = None,
+    pay: Annotated[float | None, option("An amount to share by value.")] = None,
     out_: Annotated[Path | None, option("Where to write; a folder inside by default.", "--out")] = None,
     overwrite: Annotated[bool, option("Replace results in that folder.", "--overwrite")] = False,
 ) -> None:
@@ -188,7 +159,7 @@ def revalue(
 
     FOLDER is one that dpvalue run has written.
 
-    Example: dpvalue revalue results --semivalue banzhaf --test other.csv
+    Example: dpvalue revalue results --semivalue banzhaf --test other.csv --pay 100000
     """
     with failing_clearly():
         from dpvalue.jobs.execute import revalue as value_again
@@ -198,7 +169,7 @@ def revalue(
         if out_ is not None:
             require_free(out_, overwrite)
         with reporting(progress=True) as tell:
-            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, tell)
+            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, tell, pay)
         show_done(done)
 
 

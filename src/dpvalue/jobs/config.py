@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpvalue.errors import DpvalueError, require_choice
+from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import parse
@@ -49,6 +49,7 @@ class RunConfig:
     schedule: str | None = None
     permutations: int = 1000
     seed: int = 0
+    pay: float | None = None
     ledger: str | None = None
     head: str | None = None
     purpose: str = "value"
@@ -65,6 +66,8 @@ class RunConfig:
             raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
         if self.ledger is not None and not self.private:
             raise DpvalueError("ledger must not be given without privacy")
+        if self.pay is not None:
+            require_positive("pay", self.pay)
         self.privacy  # noqa: B018  (raises for a bad budget)
         semivalues(self.semivalue)  # raises for an unknown name, before anything is spent
 

@@ -67,5 +67,6 @@ def write_demo(folder: Path, seed: int = 0) -> dict[str, Any]:
         "truth": "bad_labels",
         "unit": "record",
         "semivalue": ["shapley", "banzhaf", "loo"],
+        "pay": 100_000,
         "seed": seed,
     }

@@ -79,7 +79,8 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
         if result is None:
             forget_releases(folder)
             result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
-        done = finish(folder, record, result, known, progress, _retrained(job, parties, result, progress))
+        retrained = _retrained(job, parties, result, progress)
+        done = finish(folder, record, result, known, progress, config.pay, retrained)
     forget_releases(folder)
     return done
 
@@ -143,20 +144,26 @@ def finish(
     result: Result,
     known: Known | None,
     progress: Progress,
+    pay: float | None,
     retrained: list[Curve] | None = None,
 ) -> Done:
     """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
-    values = values_frame(result, progress)
+    values = values_frame(result, progress, pay)
     curves = table_curves(result, progress) if retrained is None else retrained
-    record = valued_record(record, result, known, curves)
+    record = valued_record(record, result, known, curves, pay)
     keep_values(folder, record, values)
     return Done(folder, result, values, record)
 
 
 def revalue(
-    folder: Folder, out: Path | None, semivalues: tuple[str, ...], test: Path | None, progress: Progress
+    folder: Folder,
+    out: Path | None,
+    semivalues: tuple[str, ...],
+    test: Path | None,
+    progress: Progress,
+    pay: float | None = None,
 ) -> Done:
-    """Value the table of a folder again, with other semivalues or another public file; spends nothing."""
+    """Value the table of a folder again, with other semivalues, another public file or a total; spends nothing."""
     config = folder.config
     table, schema = folder.table()
     test = test or Path(config.test)
@@ -167,7 +174,7 @@ def revalue(
     utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
-    again = replace(config, semivalue=semivalues, test=str(test))
+    again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
     record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
     if out is None:
         fresh = not (folder.path / "values.csv").is_file()
@@ -175,7 +182,7 @@ def revalue(
         out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
     if out != folder.path:
         keep_table(out, record, table)
-    return finish(out, record, result, None, progress)
+    return finish(out, record, result, None, progress, again.pay)
 
 
 def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:

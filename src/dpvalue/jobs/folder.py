@@ -26,6 +26,7 @@ from dpvalue.report import report_page
 from dpvalue.report.record import Record
 from dpvalue.stored import parse_json, read_text
 from dpvalue.valuation.loading import load
+from dpvalue.valuation.payouts import is_payable
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
@@ -92,10 +93,14 @@ def table_curves(result: Result, progress: Progress) -> list[Curve]:
     return curves
 
 
-def values_frame(result: Result, progress: Progress) -> pd.DataFrame:
-    """Return what values.csv holds: party, values, both kinds of error, rank."""
-    draws = min(20, max(4, 200_000 // result.table.n))  # of a very large table fewer: they would take minutes
-    return result.frame(noise=result.guarantee.private, draws=draws, progress=progress)
+def values_frame(result: Result, progress: Progress, pay: float | None = None) -> pd.DataFrame:
+    """Return what values.csv holds: parties and their sizes, values, errors, intervals, ranks; payouts of `pay`.
+
+    By values of which none is above zero nothing can be shared: there are no payouts then.
+    """
+    shared = pay if is_payable(result.values[result.semivalues[0].name]) else None
+    frame = result.frame(noise=True, pay=shared, progress=progress)
+    return frame if result.guarantee.private else frame.drop(columns=[f"{name}_noise" for name in result.values])
 
 
 def start_releases(folder: Path, config: RunConfig, goes_on: bool) -> Path:

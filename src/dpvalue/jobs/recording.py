@@ -40,14 +40,17 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
     )
 
 
-def valued_record(record: Record, result: Result, known: Known | None, curves: list[Curve]) -> Record:
-    """Return what is known once values are made."""
+def valued_record(
+    record: Record, result: Result, known: Known | None, curves: list[Curve], pay: float | None = None
+) -> Record:
+    """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
     game = ADDITIVE if result.table.is_score else ""
+    verdict = result.verdict(pay).sentences
     return replace(
         record,
-        values=Valued(names, result.walks, result.converged, len(result.utility.y), game),
+        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )

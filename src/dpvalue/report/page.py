@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -12,15 +11,17 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import is_useful
-from dpvalue.printable import visible
+from dpvalue.report.bars import Bar, bars
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
+from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
 from dpvalue.report.text import safe
+from dpvalue.valuation.intervals import MOST_NAMED
+from dpvalue.valuation.payouts import amount
 
 if TYPE_CHECKING:
     import pandas
 
-_MOST_ROWS = 5000
 _MOST_POINTS = 1000
 _PROTECTED = {"party": "all data of each party", "record": "each record", "person": "each person's records"}
 _CURVES = {"removal": "as parties are removed.", "addition": "as parties are added."}
@@ -30,11 +31,14 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
     """Return the report as HTML, from what `values.csv` and `run.json` of an output folder hold."""
     if record.values is None:
         raise DpvalueError("a page takes values, and this run has none yet")
-    names = record.values.semivalues
+    names, pay = record.values.semivalues, record.values.pay
+    columns = shown_columns(values, names, "person" if record.guarantee.unit == "person" else "record", pay)
+    few = len(values) <= MOST_NAMED
     sections = [
+        _verdict(record.values),
+        _bars(values, names[0], pay) if few else _curve(values, names[0], record),
+        table_section(values, columns),
         _promise(record),
-        _curve(values, names[0], record),
-        _table(values, names),
         _tasks(record),
         _detection(record),
         _ceilings(record),
@@ -59,7 +63,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 <p class="soft">{safe(_summary(record, record.values))}</p>
 {"".join(section for section in sections if section)}
 </main>
-<script type="application/json" id="rows">{_json(_rows(values, names))}</script>
+<script type="application/json" id="rows">{table_data(values, columns)}</script>
 <script>
 {script}</script>
 </body>
@@ -98,6 +102,47 @@ def _promise(record: Record) -> str:
     return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_terms(numbers)}</section>'
 
 
+def _verdict(values: Valued) -> str:
+    *said, about = values.verdict or ("",)
+    lines = "".join(f"<p>{safe(sentence)}</p>" for sentence in said)
+    return f'<section class="verdict"><h2>In short</h2>{lines}<p class="soft">{safe(about)}</p></section>'
+
+
+def _bars(values: pandas.DataFrame, name: str, pay: float | None) -> str:
+    """The parties by name, from the highest value down; beside them what each would be paid."""
+    frame = values.sort_values(name, ascending=False, kind="stable")
+    names = [str(party) for party in frame["party"]]
+    worth, low, high = _with_interval(frame, name)
+    styles = np.where(low > 0, "", np.where(high < 0, "low", "random"))
+    drawn = [
+        Bar(party, *edges, f"{edges[0]:+.3g} ({edges[1]:+.2g} to {edges[2]:+.2g})", str(style))
+        for party, edges, style in zip(names, zip(worth, low, high, strict=True), styles, strict=True)
+    ]
+    keys = [("bar", "makes the model better"), ("bar low", "makes it worse"), ("bar random", "cannot be said")]
+    figures = _figure("values-chart", f"{name} values, the highest first", drawn)
+    if pay is not None and "payout" in frame:
+        paid = []
+        for party, *edges in zip(names, *_with_interval(frame, "payout"), strict=True):
+            share, low_share, high_share = (float(edge) for edge in edges)
+            words = f"{amount(share, pay)} ({amount(low_share, pay)} to {amount(high_share, pay)})"
+            paid.append(Bar(party, share, low_share, high_share, words, ""))
+        title = f"{amount(pay, pay)}, shared in proportion to values; those below zero count as zero"
+        figures += _figure("payouts-chart", title, paid)
+    return f'<section><h2>Values</h2>{_keys(keys)}<div class="stack">{figures}</div></section>'
+
+
+def _figure(name: str, title: str, drawn: list[Bar]) -> str:
+    text = f"{title}; the lines are 95% intervals."
+    return f"<figure>{bars(name, title, drawn)}<figcaption>{safe(text)}</figcaption></figure>"
+
+
+def _with_interval(frame: pandas.DataFrame, name: str) -> tuple[Floats, Floats, Floats]:
+    """A column and the edges of its interval; itself where there are none."""
+    middle = _numbers(frame, name)
+    low, high = (_numbers(frame, f"{name}_{end}") if f"{name}_{end}" in frame else middle for end in ("low", "high"))
+    return middle, low, high
+
+
 def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
     shown = values.sort_values(name, ascending=False, kind="stable")
     if len(shown) > _MOST_POINTS:
@@ -124,51 +169,6 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
         "<figcaption>How many parties have which value. Not split by class: a private row's class is private."
         "</figcaption></figure></div></section>"
     )
-
-
-def _table(values: pandas.DataFrame, names: tuple[str, ...]) -> str:
-    heads = "".join(
-        f'<th scope="col"><button type="button">{safe(head)}</button></th>' for head in _columns(values, names)
-    )
-    note = ""
-    if len(values) > _MOST_ROWS:
-        note = f'<p class="soft">The {_MOST_ROWS // 2} highest and lowest of {len(values)}; all are in values.csv.</p>'
-    return (
-        '<section><h2>Parties</h2><div class="tools"><label for="search">Find a party</label>'
-        '<input id="search" type="search" autocomplete="off"><span id="shown" class="soft" role="status"></span></div>'
-        f'{note}<div class="scroll" tabindex="0" role="region" aria-label="Values of the parties"><table id="parties">'
-        f"<thead><tr>{heads}</tr></thead><tbody></tbody></table></div>"
-        '<p><button id="more" type="button" hidden>Show more</button></p></section>'
-    )
-
-
-def _columns(values: pandas.DataFrame, names: tuple[str, ...]) -> list[str]:
-    heads = ["party", "rank"]
-    for name in names:
-        heads += [name, "MC error", "DP noise"] if f"{name}_noise" in values else [name, "MC error"]
-    return heads
-
-
-def _rows(values: pandas.DataFrame, names: tuple[str, ...]) -> list[list[Any]]:
-    columns = ["party", "rank"]
-    for name in names:
-        columns += [column for column in (name, f"{name}_mc_error", f"{name}_noise") if column in values]
-    frame = values[columns].sort_values("rank")
-    if len(frame) > _MOST_ROWS:
-        half = _MOST_ROWS // 2
-        frame = frame.iloc[[*range(half), *range(len(frame) - half, len(frame))]]
-    return [[_plain(cell) for cell in row] for row in frame.itertuples(index=False)]
-
-
-def _plain(cell: Any) -> Any:
-    if isinstance(cell, str):
-        return visible(cell)
-    if isinstance(cell, bool):
-        return cell
-    number = float(cell)
-    if not np.isfinite(number):
-        return None
-    return int(number) if number == int(number) and abs(number) < 2**53 else float(f"{number:.6g}")
 
 
 def _tasks(record: Record) -> str:
@@ -270,8 +270,3 @@ def _known(numbers: Floats, summary: Callable[[Floats], Any]) -> float:
     """A summary of the numbers that are not missing; NaN if all are."""
     present = numbers[~np.isnan(numbers)]
     return float(summary(present)) if len(present) else float("nan")
-
-
-def _json(content: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends the element."""
-    return json.dumps(content, allow_nan=False).replace("<", "\\u003c")

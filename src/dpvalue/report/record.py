@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.stored import ANY_NUMBER, COUNT, one_of, read
+from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
 from dpvalue.valuation.saved import check_guarantee
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue.valuation.tasks.curves import ORDERS
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 Count = Annotated[int, COUNT]
 Utility = Annotated[float, ANY_NUMBER]  # it may overflow
 
@@ -66,15 +66,24 @@ class Charged:
 
 @dataclass(frozen=True)
 class Valued:
-    """How values were made: which, from how many permutations (0: exact), judged by how many public rows.
+    """How values were made, and what they say.
 
-    `game` says what was valued where that is no utility of a model: released scores.
+    Attributes:
+        semivalues: which.
+        walks: from how many permutations; 0 means exactly.
+        converged: whether a replay met its tolerance.
+        public_rows: how many judged.
+        verdict: what the first semivalue says, in sentences.
+        pay: a total to share by it; None for none.
+        game: what was valued where that is no utility of a model: released scores.
     """
 
     semivalues: tuple[str, ...]
     walks: int
     converged: bool | None
     public_rows: Count
+    verdict: tuple[str, ...]
+    pay: Annotated[float, POSITIVE] | None
     game: str = ""
 
     def __post_init__(self) -> None:

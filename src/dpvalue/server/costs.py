@@ -34,6 +34,7 @@ from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.games import Game
+from dpvalue.valuation.intervals import default_draws
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
 
@@ -81,8 +82,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
         each = trial.walk(1)[0]
         value = longest = first + (trial.rounds() if choice.schedule.in_rounds else trial.interleaved())
         walks = most - choice.schedule.first_valued(most)
-    draws = min(20, max(4, 200_000 // n))
-    after = each * draws * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
+    after = each * default_draws(n, 0) * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
     table = n * choice.model.size * choice.initial.element_size()
     memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
     return Costs(table, int(memory), (value + after, longest + after), value)

@@ -50,7 +50,8 @@ logger = logging.getLogger("dpvalue")
 class Run:
     """A run with every setting decided, before anything is released; made by `prepare`.
 
-    `witness` is shown every release, as an observer of all messages sees them.
+    `sizes` are the parties' public numbers of records; of persons, where these are protected. `witness` is shown every
+    release, as an observer of all messages sees them.
     """
 
     settings: Settings
@@ -60,6 +61,7 @@ class Run:
     contributions: Contributions
     evaluate: Evaluator
     names: tuple[str | int, ...]
+    sizes: Ints
     holding: Holding
     noise: NoiseSource
     charging: Charging | None = None
@@ -170,7 +172,7 @@ class Run:
             model=settings.model,
             digest=self.walker.model.digest(),
             encoding=self.encoding,
-            origin=Origin(choice.schedule, settings.permutations, choice.projection, choice.expected_auc),
+            origin=Origin(choice.schedule, settings.permutations, choice.projection, choice.expected_auc, self.sizes),
             seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
         )
 
@@ -238,6 +240,7 @@ class Prepared:
             contributions=contributions,
             evaluate=Evaluator(public, choice.model, engine),
             names=parties.names,
+            sizes=self.at.sizes,
             holding=parties.holding,
             # Without privacy nothing is drawn: such a run does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),

@@ -55,6 +55,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
     if named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
     projection = None if header["projection"] is None else Projection(**header["projection"])
+    schedule = Schedule(**header["schedule"])
     return Table(
         **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
         rows=tensors["rows"],
@@ -64,7 +65,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         basis=tensors.get("basis"),
         model=header["model"] if named else model,
         encoding=encoding_from_json(header["encoding"], preprocess),
-        origin=Origin(Schedule(**header["schedule"]), header["permutations"], projection, header["expected_auc"]),
+        origin=Origin(schedule, header["permutations"], projection, header["expected_auc"], tensors["sizes"].numpy()),
     )
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-import numpy as np
 import torch
 
 from dpvalue.arrays import Floats, Ints
@@ -16,17 +14,18 @@ from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.privacy.laws import law_named
 from dpvalue.progress import Progress, reporting
-from dpvalue.releasing.schedule import LEAST_WALKS
-from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
+from dpvalue.valuation.comparison import Comparison, compare, groups
 from dpvalue.valuation.estimates import FIELDS, Estimate
-from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
+from dpvalue.valuation.frames import result_frame
+from dpvalue.valuation.intervals import Intervals, Renoised, Renoising, default_draws, renoise
+from dpvalue.valuation.payouts import Shares, share_out
 from dpvalue.valuation.plots import ResultPlots
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue
+from dpvalue.valuation.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     import pandas
@@ -94,36 +93,105 @@ class Result:
         """What was spent, in numbers; str() of it in words."""
         return self.table.guarantee
 
-    def noise_std(
-        self, draws: int = 20, utility: Any = None, target: str | None = None, progress: bool | Progress = False
-    ) -> dict[str, Floats]:
-        """Return the standard deviation of each value due to the DP noise, by semivalue.
+    def renoised(
+        self,
+        draws: int | None = None,
+        utility: Any = None,
+        target: str | None = None,
+        progress: bool | Progress = False,
+    ) -> dict[str, Renoised]:
+        """Return what the values become under fresh noise, by semivalue: what all errors and intervals are made from.
 
         Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
         that `draws` times. Free: no private data is read. An estimate, as the table that it perturbs is noisy already;
-        for the paper's schedules it is that of a replay of their final table.
+        for the paper's schedules it is that of a replay of their final table. It is made once and kept.
 
         Args:
-            draws: how many times; at least 2.
+            draws: how many times; at least 2. None: 50 where up to 12 parties were valued exactly, else 20; of more
+                than 10,000 parties fewer.
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
             progress: show a bar on a terminal; or a callable (stage, done, total).
         """
+        draws = default_draws(self.table.n, self.walks) if draws is None else draws
         require_count("draws", draws, least=2)
-        if not self.guarantee.private:
-            return {kind.name: np.zeros(self.table.n) for kind in self.semivalues}
-        again = []
-        with self.engine.threading(), reporting(progress) as tell:
-            game = self.game(utility, target)
-            std = torch.from_numpy(self.table.noise_std).to(game.rows)[:, None]
-            # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
-            walks = min(self.walks, self._walks_for(LEAST_WALKS)) or 2**MOST_PLAYERS_ENUMERATED
-            for number, drawn in enumerate(self._fresh_noise(draws), start=1):
-                noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
-                again.append(estimate_values(noisy, self.semivalues, walks, 1e-12, self.table.seed).estimates)
-                tell("errors", number, draws)
-        names = [kind.name for kind in self.semivalues]
-        return {name: np.std([estimates[name].values for estimates in again], axis=0, ddof=1) for name in names}
+        key = draws, id(utility), target
+        if key not in self._renoised:
+            with self.engine.threading(), reporting(progress) as tell:
+                game = self.game(utility, target) if self.guarantee.private else None
+                self._renoised[key] = utility, renoise(self, game, draws, tell)
+        return self._renoised[key][1]
+
+    @cached_property
+    def _renoised(self) -> dict[tuple[int, int, str | None], tuple[Any, dict[str, Renoised]]]:
+        """What was drawn, beside the utility: as long as that is kept, no other has its id."""
+        return {}
+
+    def noise_std(
+        self,
+        draws: int | None = None,
+        utility: Any = None,
+        target: str | None = None,
+        progress: bool | Progress = False,
+    ) -> dict[str, Floats]:
+        """Return the standard deviation of each value due to the DP noise, by semivalue; arguments as in `renoised`."""
+        return {name: found.noise_std for name, found in self.renoised(draws, utility, target, progress).items()}
+
+    def intervals(self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]) -> Intervals:
+        """Return the interval of each value: what the same releases would say without noise.
+
+        The rule, and what is not in it, is in `dpvalue.valuation.intervals`; `again` are arguments of `renoised`.
+        """
+        return self._of(semivalue, again).values(level)
+
+    def shares(
+        self, total: float, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+    ) -> Shares:
+        """Return what each party gets of a total that is shared in proportion to values, with intervals.
+
+        Payouts sum to the total. A value below zero counts as zero: whoever harms gets nothing, and pays nothing.
+        Raises where no value is above zero; `again` are arguments of `renoised`.
+        """
+        return share_out(self.table.names, self._of(semivalue, again), total, level)
+
+    def compare(
+        self,
+        first: str | int,
+        second: str | int,
+        semivalue: str | None = None,
+        level: float = 0.95,
+        **again: Unpack[Renoising],
+    ) -> Comparison:
+        """Return how two parties' values differ, and whether by more than the noise; str() of it is a sentence.
+
+        `again` are arguments of `renoised`.
+        """
+        return compare(self.table.names, self._of(semivalue, again), first, second, level)
+
+    def groups(
+        self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+    ) -> tuple[tuple[str | int, ...], ...]:
+        """Return the parties from the highest value down, in groups no two members of which can be told apart.
+
+        A party joins the group of the one above it unless the interval of its difference from some member leaves out 0;
+        then it begins the next. It can be told from that member, but maybe not from all of the group above.
+        `again` are arguments of `renoised`.
+        """
+        return groups(self.table.names, self._of(semivalue, again), level)
+
+    def verdict(
+        self, pay: float | None = None, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+    ) -> Verdict:
+        """Return what the values say, in plain sentences: who helps, who harms, who cannot be told apart.
+
+        Of more than 30 parties it says which to look at first, and how many of those are likely to be wrong. With
+        `pay`, up to 30 parties are told what they would get of that total. The error of the game itself, its distance
+        from retraining, is not in it. `again` are arguments of `renoised`.
+        """
+        return judge(self.table, self._of(semivalue, again), level, pay)
+
+    def _of(self, semivalue: str | None, again: Renoising) -> Renoised:
+        return self.renoised(**again)[self.name_of(semivalue)]
 
     def game(self, utility: Any = None, target: str | None = None) -> TableGame | AdditiveGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
@@ -135,42 +203,19 @@ class Result:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
         return self.table.game(self.utility, self.engine)
 
-    def _walks_for(self, marginals: int) -> int:
-        """How many permutations give each party this many marginals, counted by their weights."""
-        weights = [kind.position_weights(self.table.n) for kind in self.semivalues]
-        # Leave-one-out is not sampled. Of weights p that are 1 on average, the effective share is n / sum p^2.
-        shares = [float(np.square(p).mean()) for p in weights if p[:-1].any()]
-        return round(marginals * max(shares, default=1.0))
+    def frame(
+        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[Renoising]
+    ) -> pandas.DataFrame:
+        """Return a DataFrame: party, its size, each semivalue with its errors, and the rank by the first (1 is best).
 
-    def _fresh_noise(self, draws: int) -> Iterator[Floats]:
-        """Yield noise of variance 1, of the law and shape of the table's."""
-        law, shape, seed = law_named(self.guarantee.law), tuple(self.table.rows.shape), self.table.seed
-        if not law.scalar:
-            for draw in range(draws):
-                yield law.sampling.numbers(stream(seed, Purpose.RENOISE, draw), shape) / law.sampling.std
-            return
-        # Tails may be heavy: the spread of 20 Laplace draws would be off by a quarter, so it is made exact.
-        drawn = law.sampling.numbers(stream(seed, Purpose.RENOISE), (draws, *shape))
-        yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
-
-    def frame(self, noise: bool = False, draws: int = 20, progress: bool | Progress = False) -> pandas.DataFrame:
-        """Return a DataFrame: party, each semivalue with its errors, and the rank by the first semivalue (1 is best).
-
-        `<semivalue>_mc_error` is the Monte Carlo error of the permutations; with `noise`, `<semivalue>_noise` is the
-        usually far larger standard deviation due to the DP noise (see `noise_std`, which takes a while, from `draws`).
+        `size` is the public number of records (of persons, where these are protected), `<semivalue>_per_record` (or
+        `_per_person`) the value over it, which is left out where no party has more than one. `<semivalue>_mc_error` is
+        the Monte Carlo error of the permutations. With `noise`, `<semivalue>_noise` is the usually far larger standard
+        deviation due to the DP noise, `_low` and `_high` are the edges of the interval at `level`, and `rank_low` and
+        `rank_high` those of the rank. With `pay`, `payout` is the party's share of that total by the first semivalue,
+        with `noise` also `payout_low` and `payout_high`. `again` are arguments of `renoised`, which takes a while.
         """
-        import pandas as pd
-
-        spread = self.noise_std(draws, progress=progress) if noise else {}
-        columns: dict[str, Any] = {"party": list(self.table.names)}
-        for name, estimate in self.estimates.items():
-            columns[name] = estimate.values
-            columns[f"{name}_mc_error"] = estimate.std_errors
-            if noise:
-                columns[f"{name}_noise"] = spread[name]
-        frame = pd.DataFrame(columns)
-        frame["rank"] = frame[self.semivalues[0].name].rank(ascending=False, method="first").astype("Int64")
-        return frame
+        return result_frame(self, self.renoised(**again) if noise else None, level, pay)
 
     def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
         """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""

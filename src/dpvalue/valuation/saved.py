@@ -38,7 +38,7 @@ from dpvalue.stored import (
 )
 from dpvalue.valuation.estimates import FIELDS
 
-FILE = Archive("table", 6)
+FILE = Archive("table", 7)
 """Of a table, with values or without."""
 _FLOATS = (torch.float32, torch.float64)
 
@@ -56,6 +56,8 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
         width = len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
     _tensor(tensors, "rows", _FLOATS, (n, width))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
+    if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
+        raise DpvalueError("the tensor 'sizes' must hold whole numbers of at least 0")
     if "result" in header:
         fields(result=_RESULT)("", header)
         for number in range(len(header["result"]["semivalues"])):

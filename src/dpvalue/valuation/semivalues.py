@@ -86,7 +86,7 @@ def _refuse_taken_name(given: Semivalue) -> None:
     try:
         known = semivalue(given.name)
     except DpvalueError:
-        if given.name in ("party", "rank"):
+        if given.name in ("party", "size", "rank", "rank_low", "rank_high", "payout", "payout_low", "payout_high"):
             raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames") from None
         return
     if not np.allclose(known.position_weights(7), given.position_weights(7)):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.archive import Parts
-from dpvalue.arrays import Floats
+from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import encoding_to_json
 from dpvalue.data.utility import Utility, as_utility
@@ -38,21 +38,23 @@ PLAIN = ("names", "learning_rate", "digest", "seed")
 """What a file holds of a table as it is."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Origin:
-    """How a table came about.
+    """How a table came about, and from how much.
 
     Attributes:
         schedule: how the releases were made.
         permutations: as asked for.
         projection: what the basis was made by; None: all directions.
         expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
+        sizes: the public number of records of each party (n,); of persons, where these are protected.
     """
 
     schedule: Schedule
     permutations: int
     projection: Projection | None
     expected_auc: float | None
+    sizes: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,16 @@ class Table:
     def expected_auc(self) -> float | None:
         """How well corrupted parties were expected to be found, if that was rehearsed."""
         return self.origin.expected_auc
+
+    @property
+    def sizes(self) -> Ints:
+        """The public number of records of each party; of persons for unit "person", as that of records is private."""
+        return self.origin.sizes
+
+    @property
+    def counted(self) -> str:
+        """What `sizes` count: "record" or "person"."""
+        return "person" if self.guarantee.unit == "person" else "record"
 
     def value(
         self,
@@ -190,13 +202,16 @@ class Table:
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        header = {name: getattr(self, name) for name in PLAIN} | asdict(self.origin)
+        origin = asdict(self.origin)
+        sizes = torch.from_numpy(origin.pop("sizes"))
+        header = {name: getattr(self, name) for name in PLAIN} | origin
         header |= {
             "guarantee": asdict(self.guarantee),
             "model": self.model if isinstance(self.model, str) else "custom",
             "encoding": encoding_to_json(self.encoding),
         }
-        tensors = {"rows": self.rows, "initial": self.initial, "noise_std": torch.from_numpy(self.noise_std)}
+        noise_std = torch.from_numpy(self.noise_std)
+        tensors = {"rows": self.rows, "initial": self.initial, "noise_std": noise_std, "sizes": sizes}
         if self.basis is not None:
             tensors["basis"] = self.basis
         return header, tensors
