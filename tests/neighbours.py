@@ -46,11 +46,14 @@ from typer.main import get_command
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
+from dpvalue.models import Described
 from dpvalue.planning.choice import choose
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
 from dpvalue.server.costs import Costs
+from dpvalue.valuation import table as table_module
+from dpvalue.valuation.refit import Refitting
 
 COMMAND = get_command(app)
 Record = dict[str, Any]
@@ -119,6 +122,14 @@ SCENARIOS = (
              settings={"preprocess": "columns", "persons": "who", "projection": dpv.Projection(1, "loss")}),
     Scenario("records of a polars frame", "polars", settings={"preprocess": "columns", **WHOLE}),
     Scenario("parties of arrays", "arrays", "party", ("site", "age", "member", "label"), settings=WHOLE),
+    Scenario("records of a CSV, described", "csv"),
+    Scenario("records of a regression, described", "parquet", regression=True, options=("--neighbours", "replace")),
+    Scenario("persons of several CSV, described", "csv", "person", BY_FILE, files=3, options=("--person", "who")),
+    Scenario("persons of a pandas frame, described", "pandas", "person", BY_PERSON,
+             settings={"preprocess": "columns", "persons": "who", "game": "refit"}),
+    Scenario("parties of a CSV, described", "csv", "party", (*ROWS, "site")),
+    Scenario("parties of arrays, described", "arrays", "party", ("site", "age", "member", "label"),
+             settings={"game": "refit"}),
 )  # fmt: skip
 
 
@@ -377,6 +388,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         clipped = clip(self, gradients, who, grid)
         if grid is not None:
             noted.append((who, clipped))
+            memo["described"] = isinstance(self._model, Described)
         return clipped
 
     def in_order(self: dpv.Local, work: Callable[[Any], Any], items: Iterable[Any], share: bool = True) -> list[Any]:
@@ -391,6 +403,12 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
 
         return remembered
 
+    def refitting(surrogate: Any, *public: Any) -> Any:
+        key = ("refitting", id(surrogate))  # choices are made once, so that the same job has the same one
+        if key not in memo:
+            memo[key] = Refitting(surrogate, *public)
+        return memo[key]
+
     with (
         mock.patch.object(secrets, "randbits", _Keys()),
         mock.patch.object(Contributions, "release", released),
@@ -398,6 +416,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", planned),
+        mock.patch.object(table_module, "Refitting", refitting),
         mock.patch.object(plan_module, "costs", return_value=Costs(2**10, 2**20, (1.0, 2.0), 1.0)),  # measured
     ):
         yield noted
@@ -544,6 +563,7 @@ def run_changes(scenario: Scenario, changes: int, seed: int) -> dict[str, Any]:
         before = observe(world, scenario, folder, memo)
         assert before.outside.get("exit code", 0) == 0, before.outside
         assert before.outside.get("exception", "None") == "None", before.outside
+        assert memo["described"] or "described" not in scenario.name, "the refit game was not played"
         assert sum(int(one.any(-1).sum()) for _, one in before.contributions) > 2, "nothing was contributed"
         assert observe(world, scenario, folder, memo).outside == before.outside, (
             "the same world, and not the same bytes"

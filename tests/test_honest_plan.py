@@ -15,6 +15,7 @@ import dpvalue as dpv
 from dpvalue.data.utility import PublicSet
 from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
+from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.expectation import Expectation, combined, over_pairs
@@ -136,10 +137,15 @@ def test_sites_of_a_hundred_do_not_speak_for_sites_of_two() -> None:
     uneven = np.repeat(np.arange(30), [100] * 16 + [2] * 14)
     private = np.zeros((len(uneven), 20)), np.zeros(len(uneven))
     settings: dict[str, Any] = {"privacy": dpv.Privacy(1.0, unit="record"), "preprocess": StandardScaler()}
-    mixed = dpv.plan(private, (X[:200], y[:200]), groups=uneven, **settings)
-    large = dpv.plan(30, (X[:200], y[:200]), records=100, **settings)
-    small = dpv.plan(30, (X[:200], y[:200]), records=2, **settings)
+    steps = {"game": "steps", **settings}
+    mixed = dpv.plan(private, (X[:200], y[:200]), groups=uneven, **steps)
+    large = dpv.plan(30, (X[:200], y[:200]), records=100, **steps)
+    small = dpv.plan(30, (X[:200], y[:200]), records=2, **steps)
     assert (small.expected_auc or 1.0) + 0.05 < (mixed.expected_auc or 1.0) < 0.9 < (large.expected_auc or 0.0)
+    refits = dpv.plan(private, (X[:200], y[:200]), groups=uneven, **settings)
+    assert isinstance(refits.expected, Agreement)
+    assert refits.expected.too_small == (2,) * 14
+    assert "14 of 30 parties are too small to be judged" in refits.advice
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])

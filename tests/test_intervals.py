@@ -62,8 +62,9 @@ def test_how_far_draws_are_off_is_measured_by_the_same_walks() -> None:
     np.testing.assert_allclose([found.low[0], found.high[0]], [7 - 2.2, 7 + 2.2])
 
 
-def test_monte_carlo_errors_are_part_of_all_intervals(data: tuple[Arrays, Arrays]) -> None:
-    result = dpv.value(*data, privacy=None, groups=np.arange(240) % 20, permutations=30, **SETTINGS)
+@pytest.mark.parametrize("game", ["steps", "refit"])
+def test_monte_carlo_errors_are_part_of_all_intervals(data: tuple[Arrays, Arrays], game: str) -> None:
+    result = dpv.value(*data, privacy=None, groups=np.arange(240) % 20, permutations=30, game=game, **SETTINGS)
     errors, found = result.std_errors["shapley"], result.intervals()
     assert (errors > 0).all()
     np.testing.assert_allclose(found.high - found.estimate, 2.2 * errors)
@@ -71,7 +72,9 @@ def test_monte_carlo_errors_are_part_of_all_intervals(data: tuple[Arrays, Arrays
     ranked = result.renoised()["shapley"].ranks()
     assert (ranked.low < ranked.high).any()
     pay = result.shares(100.0)
-    assert (pay.low < pay.high).all()
+    in_doubt = pay.low < pay.high
+    assert in_doubt[found.estimate > 0].all()
+    assert game == "refit" or in_doubt.all()
     noisy = np.random.default_rng(0).normal(0, 3, (4000, 1))
     both = renoised(noisy, errors=np.array([4.0])).values()
     assert both.high[0] - both.estimate[0] == pytest.approx(2.2 * 5, rel=0.03)  # in quadrature
@@ -132,20 +135,20 @@ def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, A
 def test_draws_are_made_once(result: dpv.Result, monkeypatch: pytest.MonkeyPatch) -> None:
     again = replace(result)
     spread = again.noise_std()
-    assert again.renoised()["shapley"].draws.shape == (50, 6)
+    assert again.renoised()["shapley"].draws.shape == (30, 6)
     from dpvalue.valuation import result as module
 
     monkeypatch.setattr(module, "renoise", None)  # nobody may ask for it again
-    np.testing.assert_array_equal(spread["loo"], again.renoised(50)["loo"].noise_std)
+    np.testing.assert_array_equal(spread["loo"], again.renoised(30)["loo"].noise_std)
     again.verdict()
     with pytest.raises(TypeError):
-        again.renoised(49)
+        again.renoised(29)
     with pytest.raises(dpv.DpvalueError, match="draws must be a whole number of at least 2"):
         again.renoised(1)
 
 
 @pytest.mark.parametrize(
-    ("parties", "walks", "draws"), [(8, 0, 50), (12, 0, 50), (16, 0, 20), (8, 40, 20), (20_000, 40, 10), (10**6, 40, 4)]
+    ("parties", "walks", "draws"), [(8, 0, 30), (12, 0, 20), (16, 0, 20), (8, 40, 20), (20_000, 40, 10), (10**6, 40, 4)]
 )
 def test_how_many_draws_there_are(parties: int, walks: int, draws: int) -> None:
     assert default_draws(parties, walks) == draws

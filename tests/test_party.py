@@ -48,6 +48,14 @@ def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
     return prepare(dpv.Utility(*public), settings, *together(own).counts(settings.privacy))
 
 
+def request_to(ready: Prepared, job: dpv.Job, name: str = "south") -> dpv.Request:
+    """The first round's question to one party; under the refit game each is asked with weights of its own."""
+    points = ready.choice.points
+    if points.dim() == 3:
+        points = points[:, sorted(party for party, size in SIZES.items() if size).index(name)]
+    return dpv.Request(job.digest, 0, points, ready.choice.shares)
+
+
 def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
     """The table that a server gets which asks each party by a message, in the form of bytes, and reads bytes."""
     names = sorted(parties)
@@ -76,14 +84,16 @@ def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
 
 @pytest.mark.parametrize("unit", ["party", "record", "person"])
 @pytest.mark.parametrize("given", [
-    {}, {"projection": None, "schedule": dpv.Schedule("replay", rounds=3, probes=4)},
+    {"game": "refit"}, {"game": "steps"},
+    {"projection": None, "schedule": dpv.Schedule("replay", rounds=3, probes=4)},
     {"schedule": dpv.Schedule("lagged", rounds=2, probes=5), "permutations": 10},
     {"projection": dpv.Projection(2, "classes")}, {"projection": dpv.Projection(1, "loss")},
-], ids=["auto", "rounds", "lagged", "classes", "score"])  # fmt: skip
+], ids=["refit", "steps", "rounds", "lagged", "classes", "score"])  # fmt: skip
 def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, given: dict[str, Any]) -> None:
     own, public = rows()
     own.pop("west")  # in one process a party without rows is not there at all
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit=unit), **given)
+    assert (ready.choice.surrogate is not None) == (given == {"game": "refit"})
     local = ready.run(together(own)).release(silent)[0]
     parties = {
         name: dpv.Party(name, **part, person_column="who", simulation=True, engine=ENGINE) for name, part in own.items()
@@ -101,11 +111,12 @@ def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, give
         assert changed.tolist() == [name == "east" for name in sorted(parties)]
 
 
-def test_secure_noise_has_the_law_of_the_mechanism() -> None:
+@pytest.mark.parametrize("game", ["refit", "steps"])
+def test_secure_noise_has_the_law_of_the_mechanism(game: str) -> None:
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
+    ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure", game=game)
     job = ready.job(sorted(SIZES))
-    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    request = request_to(ready, job)
     drawn = torch.stack([
         dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request).numbers for _ in range(300)
     ])[:, 0]  # fmt: skip
@@ -115,11 +126,12 @@ def test_secure_noise_has_the_law_of_the_mechanism() -> None:
     assert bool(empty.answer(job, request).numbers.isfinite().all())  # a party without rows releases noise
 
 
-def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("game", ["refit", "steps"])
+def test_what_crosses_is_the_same_bytes_after_a_file(game: str, tmp_path: Path) -> None:
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
     job = ready.job(sorted(SIZES))
-    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    request = request_to(ready, job)
     release = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
     for thing in (job, request, release):
         thing.save(tmp_path / "file")
@@ -135,11 +147,12 @@ def test_what_crosses_is_the_same_bytes_after_a_file(tmp_path: Path) -> None:
     assert str(public[0][0, 0]).encode() not in job.to_bytes()
 
 
-def test_a_party_answers_nothing_but_its_job() -> None:
+@pytest.mark.parametrize("game", ["refit", "steps"])
+def test_a_party_answers_nothing_but_its_job(game: str) -> None:
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
     job, party = ready.job(sorted(SIZES)), dpv.Party("south", **own["south"], simulation=True, engine=ENGINE)
-    good = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    good = request_to(ready, job)
     quiet = replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier / 2))
     wide = torch.zeros(1, job.size + 1)
     for asked, request, message in (
@@ -165,11 +178,12 @@ def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
         dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
 
 
-def test_the_server_takes_no_answer_of_another_round_party_or_shape() -> None:
+@pytest.mark.parametrize("game", ["refit", "steps"])
+def test_the_server_takes_no_answer_of_another_round_party_or_shape(game: str) -> None:
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
     job = ready.job(sorted(SIZES))
-    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    request = request_to(ready, job)
     good = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
     require_answer(good, job, request, "south")
     for wrong in (
@@ -204,17 +218,18 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
     assert len(ledger.entries()) == 2
 
 
-def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
+@pytest.mark.parametrize("game", ["refit", "steps"])
+def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
     """A negative norm would clip nothing, and with one that is no number every comparison would be false."""
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
+    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
     written, tensors = ready.job(sorted(SIZES)).parts()
     header = json.loads(as_text(written))
 
     def asked(**changes: Any) -> None:
         """What a party does with a job; its rows cannot be read, so that nothing must get as far."""
         job = dpv.Job.of_parts({**header, **changes}, tensors)
-        request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+        request = replace(request_to(ready, job), points=torch.zeros(1, job.size), shares=torch.ones(1))
         dpv.Party("south", None, None, simulation=True, engine=ENGINE).answer(job, request)
 
     with pytest.raises(dpv.DpvalueError, match="the party's features"):  # a fair job gets as far as the rows
@@ -230,12 +245,28 @@ def test_a_hostile_job_is_refused_before_a_row_is_read() -> None:
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(mechanism={**header["mechanism"], name: value})
             assert "the party's features" not in str(caught.value), (name, value)
-    with pytest.raises(dpv.DpvalueError, match="the party's features"):  # and so does one for a score
-        asked(score=True)
-    tensors = {**tensors, "basis": tensors["basis"].repeat(2, 1)}  # two numbers are no score
+    for statistic in (
+        {"kind": "other", "distance": 1.0}, {"kind": None, "distance": 1.0}, {"kind": "description", "distance": 0.0},
+        {"kind": "description", "distance": -1.0}, {"kind": "description", "distance": float("nan")},
+        {"kind": "description", "distance": "1"}, {"kind": "gradient", "distance": 1.0, "other": 1},
+    ):  # fmt: skip
+        with pytest.raises(dpv.DpvalueError) as caught:
+            asked(statistic=statistic)
+        assert "the party's features" not in str(caught.value), statistic
+    whole, score = tensors, {"kind": "score", "distance": 1.0}
+    tensors = {**whole, "basis": whole["basis"][:1]}
+    for fair in (score, {"kind": "description", "distance": 2.0}):  # and so do those for a score, or a description
+        with pytest.raises(dpv.DpvalueError, match="the party's features"):
+            asked(statistic=fair)
+    tensors = {**whole, "basis": whole["basis"][:1].repeat(2, 1)}  # two numbers are no score
     with pytest.raises(dpv.DpvalueError, match="score needs a basis of one direction"):
-        asked(score=True)
-    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest", "score"):
+        asked(statistic=score)
+    tensors = {"origin": whole["origin"]}
+    for kind in ("score", "description"):
+        with pytest.raises(dpv.DpvalueError, match=f"{kind} needs a basis"):
+            asked(statistic={"kind": kind, "distance": 1.0})
+    tensors = whole
+    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest", "statistic"):
         for value in (None, -1, {}, [], True):
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(**{name: value})
@@ -246,7 +277,7 @@ def test_a_server_cannot_choose_noise_that_it_knows() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"))
     job = ready.job(sorted(SIZES))
-    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    request = request_to(ready, job)
     with pytest.raises(dpv.DpvalueError, match="the job's noise is seeded"):
         dpv.Party("south", **own["south"], engine=ENGINE).answer(job, request)
 
@@ -256,7 +287,7 @@ def test_without_a_ledger_a_round_is_answered_once() -> None:
     own, public = rows()
     ready = prepared(own, public, privacy=dpv.Privacy(1.0, unit="record"), noise="secure")
     job, party = ready.job(), dpv.Party("south", **own["south"], engine=ENGINE)
-    request = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
+    request = request_to(ready, job)
     assert party.answer(job, request).to_bytes() == party.answer(job, request).to_bytes()
     with pytest.raises(dpv.DpvalueError, match="round 0 of this job was asked for differently before"):
         party.answer(job, replace(request, points=request.points + 1))

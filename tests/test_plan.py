@@ -110,7 +110,10 @@ def test_records_speak_for_a_party_together(public: Any) -> None:
     blind = dpv.plan(10, privacy=record, records=45, auc=0.95)
     assert blind.epsilon_needed is None
     assert "give a utility to see which epsilon" in str(blind)
-    seen = dpv.plan(10, public, privacy=record, records=45, auc=0.95, preprocess=StandardScaler())
+    given: dict[str, Any] = {"privacy": record, "records": 45, "preprocess": StandardScaler()}
+    with pytest.raises(dpv.DpvalueError, match="the refit game says how it agrees with retraining"):
+        dpv.plan(10, public, auc=0.95, **given)
+    seen = dpv.plan(10, public, auc=0.95, game="steps", **given)
     assert (seen.epsilon_needed or 9.0) < 0.5
     assert "finding parties with half of the labels wrong" in str(seen)
     shared = dpv.plan(10, privacy=dpv.Privacy(unit="person", parties_per_person=5), records=45)
@@ -175,8 +178,11 @@ def test_advice_names_what_would_work(public: Any) -> None:
     settings: dict[str, Any] = {"privacy": dpv.Privacy(0.1), "preprocess": StandardScaler()}
     rows = dpv.plan(train, public, **settings)
     assert "cannot work: values would be close to random. AUC 0.75 takes epsilon = " in rows.advice
-    sites = dpv.plan(train, public, groups=np.arange(300) % 6, **settings)
+    sites = dpv.plan(train, public, groups=np.arange(300) % 6, game="steps", **settings)
     assert "With unit='record' the same epsilon is expected to give AUC" in sites.advice
+    refits = dpv.plan(train, public, groups=np.arange(300) % 6, **settings)
+    assert "cannot work: values would have little to do with what retraining would say" in refits.advice
+    assert "protecting records (unit='record')" in refits.advice
     weak = dpv.plan(train, public, privacy=dpv.Privacy(0.35), preprocess=StandardScaler())
     assert "is weak" in weak.advice
     claimed = dpv.plan(9, privacy=dpv.Privacy(accounting="poisson"), schedule="running-mean", permutations=50)

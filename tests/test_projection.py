@@ -129,7 +129,7 @@ def test_too_many_directions_are_refused() -> None:
         basis_of(dpv.Projection(4, "classes"), 0)
     for settings, message in (
         ({"m": 0}, "m must be a whole number of at least 1, got 0"),
-        ({"source": "random"}, "source must be one of path, utility, classes, singular, loss; got 'random'"),
+        ({"source": "random"}, "source must be one of refit, path, utility, classes, singular, loss; got 'random'"),
         ({"steps": 0}, "steps must be a whole number of at least 1, got 0"),
     ):
         with pytest.raises(dpv.DpvalueError, match=message):
@@ -137,6 +137,8 @@ def test_too_many_directions_are_refused() -> None:
     train, test = classification(10)
     with pytest.raises(dpv.DpvalueError, match="projection must be a Projection, 'auto' or None, got 3"):
         dpv.value(train, test, projection=3, **QUIET)  # type: ignore[arg-type]
+    with pytest.raises(dpv.DpvalueError, match="source 'refit' comes with game='refit'"):
+        dpv.value(train, test, projection=dpv.Projection(2, "refit"), **QUIET)
 
 
 @pytest.mark.parametrize("schedule", ["replay", "lagged", "independent", "running-mean", "optimal", "decaying"])
@@ -244,16 +246,21 @@ def test_the_choice_reads_no_private_row() -> None:
 
 
 def test_budgets_choose_the_mechanism_and_records_the_directions() -> None:
-    """Rows at a small epsilon get one Laplace number; large data sets with private records all directions."""
+    """Rows at a small epsilon get one Laplace number; large data sets are described, or take steps anywhere."""
     train, test, _ = flipped_breast_cancer(400)
     small = dpv.release(train, test, preprocess=StandardScaler(), **QUIET)
     assert small.guarantee.mechanism == "Laplace"
     assert small.rows.shape == (400, 1)
     record = dpv.Privacy(unit="record")
-    sites = dpv.release(train, test, groups=np.arange(400) % 8, privacy=record, preprocess=StandardScaler(), **QUIET)
+    given: dict[str, Any] = {"groups": np.arange(400) % 8, "privacy": record, "preprocess": StandardScaler(), **QUIET}
+    sites = dpv.release(train, test, **given)
     assert sites.guarantee.mechanism == "Gaussian"
-    assert sites.projection is None
-    assert sites.rows.shape == (8, 62)
+    assert sites.projection == dpv.Projection(40, "refit")
+    assert sites.rows.shape == (8, 42)
+    steps = dpv.release(train, test, game="steps", **given)
+    assert steps.guarantee.mechanism == "Gaussian"
+    assert steps.projection is None
+    assert steps.rows.shape == (8, 62)
 
 
 @pytest.mark.slow

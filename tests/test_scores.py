@@ -16,9 +16,11 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
 from dpvalue.models.ridge import ridge
 from dpvalue.planning.choice import choose
+from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Option, prefer
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.job import Statistic
 from dpvalue.server.run import open_setting, run_for
 from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.games import Game
@@ -165,15 +167,20 @@ def test_it_is_chosen_for_rows_of_a_regression_alone() -> None:
 
     rows = chosen(dpv.Parties(*private), public, model="linear")
     assert rows.projection == SCORE
-    assert rows.expected_far_off > 0.9 > rows.expected_auc
+    assert rows.statistic == Statistic("score")
+    assert rows.expected.far_off > 0.9 > rows.expected_auc
     for unit in ("party", "record"):
-        sites = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit)
+        sites = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit, game="steps")
         assert sites.projection != SCORE
-        assert sites.expected_far_off is None
+        assert sites.statistic == Statistic("gradient")
+        assert sites.expected.far_off is None
+        refits = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit)
+        assert refits.projection.source == "refit"
+        assert refits.statistic == Statistic("description", refits.surrogate.distance)
     train, test, _ = flipped_breast_cancer(200)
     labelled = chosen(dpv.Parties(*train), test)
     assert labelled.projection is None or not labelled.projection.is_score
-    assert labelled.expected_far_off is None
+    assert labelled.expected.far_off is None
 
 
 def test_a_score_is_taken_only_where_it_finds_more() -> None:
@@ -191,7 +198,7 @@ def test_the_plan_says_what_is_released_and_what_it_finds() -> None:
     private, public, wrong = far_off()
     planned = dpv.plan(private, public, model="linear", privacy=dpv.Privacy(4.0), noise="fast")
     assert "a score, minus the loss under a public model (valued by an additive game)" in str(planned)
-    assert planned.expected is not None
+    assert isinstance(planned.expected, Expectation)
     assert planned.expected.far_off is not None
     assert f"finding labels that are three standard deviations off: {planned.expected.far_off:.3f}" in str(planned)
     found = dpv.detection.auc(planned.value(private, progress=False).values["shapley"], wrong)

@@ -31,6 +31,10 @@ class Purpose(IntEnum):
     ATTACK = 10
     CURVES = 11
     MONTE_CARLO = 12
+    REFIT = 13
+    LEARNING_CURVES = 14
+    REHEARSAL = 15
+    MAY_BE = 16
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

@@ -182,7 +182,7 @@ def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, in
     rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
     contributions = Contributions(choice.asked, rows, choice.mechanism, engine)
     everyone = torch.from_numpy(each).to(device)
-    gradients = contributions.along(choice.points, choice.shares, everyone).to(torch.float64)
+    gradients = contributions.along(choice.points_for(len(each)), choice.shares, everyone).to(torch.float64)
     lengths = gradients.square().sum(-1)
     if neighbours == "zero_out":
         return int(candidates[int(lengths.argmax())]), None

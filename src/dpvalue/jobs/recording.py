@@ -14,7 +14,6 @@ from dpvalue.planning.detection import auc, precision_at
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Record, Trained, Valued, Versions
 from dpvalue.server.plan_page import Plan
-from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
 from dpvalue.valuation.tasks import Curve
@@ -46,8 +45,7 @@ def valued_record(
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
-    game = ADDITIVE if result.table.is_score else ""
-    verdict = result.verdict(pay).sentences
+    verdict, game = result.verdict(pay).sentences, result.table.valued_by
     return replace(
         record,
         values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game),

@@ -8,12 +8,13 @@ form; `Network` is any `nn.Module`, through `torch.func`.
 from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, Model, ModelFactory, row_losses
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
+from dpvalue.models.described import Described
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 from dpvalue.models.screening import Score
 from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
-    "CLASSIFICATION", "KINDS", "REGRESSION", "Linear", "Model", "ModelFactory", "Network", "PaperCNN", "Projected",
-    "Score", "build_model", "paper_cnn", "projected", "row_losses", "task_of",
+    "CLASSIFICATION", "KINDS", "REGRESSION", "Described", "Linear", "Model", "ModelFactory", "Network", "PaperCNN",
+    "Projected", "Score", "build_model", "paper_cnn", "projected", "row_losses", "task_of",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.models.base import Model
+from dpvalue.models.described import Described
 from dpvalue.models.linear import Linear
 from dpvalue.models.screening import Score
 from dpvalue.models.subspace import ProjectedLinear
@@ -32,6 +33,10 @@ def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
     if isinstance(model, Score) and isinstance(model.line, ProjectedLinear):
         return model.scores(_lone_outputs(theta, x), y)
+    if isinstance(model, Described):
+        residuals = model.linear.residuals(x[:, 0].clone(), y)
+        off = _dot(residuals, residuals).unsqueeze(-1)
+        return theta * model.described(_dot(residuals[:, None, :], x[:, 1:]), off)
     if isinstance(model, ProjectedLinear):
         outputs = _lone_outputs(theta, x)
         return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])

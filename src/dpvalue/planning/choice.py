@@ -13,7 +13,7 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Model, Projected, Score, projected
+from dpvalue.models import Linear, Model, Projected, Score, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner
@@ -22,12 +22,15 @@ from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
+from dpvalue.refit.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
 from dpvalue.releasing.contributions import Contributions
+from dpvalue.releasing.job import Statistic
 from dpvalue.releasing.projection import Basis, Projection, make_basis
 from dpvalue.releasing.schedule import Schedule
 
 _DISTANCES = tuple(10 ** (exponent / 8) for exponent in range(-24, 25))  # a thousandth to a thousand
 _MOST_ROWS = 256
+_LARGEST_FEATURE = 1e4  # of standard deviations, if they are scaled
 
 
 @dataclass(frozen=True)
@@ -66,10 +69,9 @@ class Choice:
         mechanism: clipping and noise of each.
         learning_rate: alpha.
         spent: the guarantee.
-        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None if
-            nothing was left to choose.
-        expected_error: its standard error.
-        expected_far_off: the same AUC for labels that are far off, where that was tried.
+        expected: how well corrupted parties are expected to be found, by rehearsal on the public set; None if nothing
+            was left to choose.
+        surrogate: the public side of the refit game; None for others.
     """
 
     model: Model
@@ -81,9 +83,20 @@ class Choice:
     mechanism: Mechanism
     learning_rate: float
     spent: Guarantee
-    expected_auc: float | None
-    expected_error: float | None = None
-    expected_far_off: float | None = None
+    expected: Expectation | None = None
+    surrogate: Surrogate | None = None
+
+    @property
+    def expected_auc(self) -> float | None:
+        """How well corrupted parties are expected to be found, where that was rehearsed."""
+        return None if self.expected is None else self.expected.auc
+
+    @property
+    def statistic(self) -> Statistic:
+        """What a unit contributes."""
+        if self.surrogate is not None:
+            return Statistic("description", self.surrogate.distance)
+        return Statistic("score" if self.projection is not None and self.projection.is_score else "gradient")
 
     @property
     def asked(self) -> Model:
@@ -95,8 +108,14 @@ class Choice:
 
     @property
     def points(self) -> Tensor:
-        """Where the first release is taken (q, size)."""
+        """Where the first release is taken (q, size); (q, n, size) if each party is asked at points of its own."""
         return self.initial[None] if self.basis is None else self.basis.points
+
+    def points_for(self, count: int) -> Tensor:
+        """Return the points that so many stand-ins for parties are asked at."""
+        if self.points.dim() == 2:
+            return self.points
+        return self.points[:, torch.arange(count, device=self.points.device) % self.points.shape[1]]
 
     @property
     def shares(self) -> Tensor:
@@ -110,6 +129,8 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
     Formal guarantee: reads the public set, the settings and the parties' public sizes only.
     """
     settings = at.settings
+    if plays_refit(at):
+        return _choose_refit(at)
     privacy, clip = settings.privacy, None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     expected = None
@@ -150,8 +171,51 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
         rate = tuner.learning_rate(mechanism, own, releases)
     spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
-    found = (None, None, None) if expected is None else (expected.auc, expected.error, expected.far_off)
-    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, *found)
+    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, expected)
+
+
+def plays_refit(at: Setting) -> bool:
+    """Return whether the refit game is what these settings ask for; raises where it is asked for and cannot be."""
+    settings, model = at.settings, at.model
+    reasons = {
+        "is for linear and logistic regression": isinstance(model, Linear),
+        f"is for models of up to {LARGEST_MODEL} parameters": model.size <= LARGEST_MODEL,
+        f"needs at least {LEAST_PUBLIC} public rows": len(at.public.x) >= LEAST_PUBLIC,
+        "needs Gaussian noise (delta above 0)": settings.privacy is None or settings.privacy.vector_law is not None,
+        "needs accounting='composition'": settings.privacy is None or settings.privacy.accounting == "composition",
+        "needs features that are scaled: they are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
+    }
+    missing = [reason for reason, holds in reasons.items() if not holds]
+    if settings.game == "refit" and missing:
+        raise DpvalueError(f"game='refit' {missing[0]}")
+    return settings.may_refit and not missing and (settings.game == "refit" or int(at.sizes.max(initial=0)) > 1)
+
+
+def _choose_refit(at: Setting) -> Choice:
+    """Decide everything about the one release of the refit game: directions, windows and noise."""
+    settings, privacy, model = at.settings, at.settings.privacy, at.model
+    assert isinstance(model, Linear)
+    law = "gaussian" if privacy is None else privacy.vector_law
+    assert law is not None
+    multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, at.n, law)
+    unit, neighbours = ("record", "zero_out") if privacy is None else (privacy.unit, privacy.neighbours)
+    mechanism = Mechanism(1.0, multiplier, unit, neighbours, law)
+    whole = unit == "party"
+    noise = mechanism.noise_std(torch.from_numpy(at.units)).numpy()
+    counted = at.sizes if whole or privacy is None else at.units
+    surrogate = make_surrogate(model, at.public, counted, noise, settings.seed, whole).rounded(at.initial.dtype)
+    described = surrogate.described(model, at.initial)
+    basis = Basis(
+        surrogate.origin.to(at.initial),
+        surrogate.vectors.to(at.initial),
+        surrogate.weights().to(at.initial)[None],
+        at.initial.new_ones(1),
+    )
+    schedule = Schedule("replay", rounds=1, probes=1)
+    spent = guarantee(privacy, multiplier, 1, 1.0, settings.noise == "fast", law, settings.ledger_terms)
+    projection = Projection(len(surrogate.vectors), "refit")
+    initial = at.initial.new_zeros(described.size)
+    return Choice(described, initial, basis, projection, schedule, 1, mechanism, 1.0, spent, surrogate=surrogate)
 
 
 def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:

@@ -22,6 +22,7 @@ from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import require_seed
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
+GAMES = ("auto", "refit", "steps")
 
 
 class Fields(TypedDict, total=False):
@@ -29,6 +30,7 @@ class Fields(TypedDict, total=False):
 
     model: str | ModelFactory
     privacy: Privacy | None
+    game: str
     schedule: str | Schedule | None
     permutations: int
     projection: Projection | str | None
@@ -59,6 +61,10 @@ class Settings:
     Attributes:
         model: "logistic", "linear", "cnn", or a callable that returns an `nn.Module`.
         privacy: the budget; None for no differential privacy.
+        game: what is valued: "refit", what retraining on a coalition's data would give, from one release a party;
+            "steps", the paper's, in which each party adds a step to a model; or "auto": "refit" for data sets as
+            parties of a linear or logistic model where schedule, projection, clip and learning rate are left open
+            (`docs/games.md`), else "steps".
         schedule: a name or a `Schedule`; None is "replay" with privacy, own gradients ("independent") without.
         permutations: k of the paper's schedules; the most that a replay walks.
         projection: which public directions a release is made in: a `Projection`, None for all, or "auto": for "replay"
@@ -79,6 +85,7 @@ class Settings:
 
     model: str | ModelFactory = "logistic"
     privacy: Privacy | None = Privacy()  # noqa: RUF009  (immutable)
+    game: str = "auto"
     schedule: str | Schedule | None = None
     permutations: int = 1000
     projection: Projection | str | None = "auto"
@@ -104,6 +111,9 @@ class Settings:
             self._require_ledger_use(self.ledger)
         if self.checkpoint is not None and (self.privacy is None or self.ledger is not None):
             raise DpvalueError("checkpoint is for a private run without a ledger: a ledger keeps all releases itself")
+        require_choice("game", self.game, GAMES)
+        if self.game == "refit" and self._not_open:
+            raise DpvalueError(f"game='refit' makes one release its own way: leave {self._not_open} open")
         require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
@@ -128,6 +138,18 @@ class Settings:
             raise DpvalueError(f"ledger needs noise='secure', got {self.noise!r}: a simulation promises nothing")
         if self.privacy.accounting != "composition":
             raise DpvalueError("ledger needs accounting='composition': it counts every release")
+
+    @property
+    def _not_open(self) -> str:
+        """A setting that the refit game does not take and that was given; empty if there is none."""
+        defaults = {name: getattr(Settings, name) for name in ("projection", "clip", "clip_rule", "learning_rate")}
+        given = [name for name, default in defaults.items() if getattr(self, name) != default]
+        return ([*given, "schedule"] if self.schedule is not None else [*given, ""])[0]
+
+    @property
+    def may_refit(self) -> bool:
+        """Whether the refit game is not ruled out by these settings."""
+        return self.game != "steps" and not self._not_open
 
     @property
     def resolved_schedule(self) -> Schedule:

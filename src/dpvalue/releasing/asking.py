@@ -20,7 +20,7 @@ from dpvalue.releasing.contributions import Contributions
 
 @dataclass(frozen=True)
 class AtPoints:
-    """The same models for everybody: gradients at the points (q, size) are averaged by shares (q,), then clipped."""
+    """Gradients at the points (q, size) are averaged by shares (q,), then clipped; (q, n, size): each party's own."""
 
     points: Tensor
     shares: Tensor

@@ -238,10 +238,12 @@ class Contributions:
         """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
 
         Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
+        Points (q, n, d) are those of each party.
         """
 
         def work(places: slice | Tensor, how: Cut) -> Tensor:
-            models = [point.expand(len(who[places]), -1) for point in points]
-            return self._contributions(models, shares, who[places], how, grid)
+            own = who[places]
+            models = [point[own] if point.dim() > 1 else point.expand(len(own), -1) for point in points]
+            return self._contributions(models, shares, own, how, grid)
 
         return self._in_pieces(who, work)

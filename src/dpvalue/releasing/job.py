@@ -20,18 +20,25 @@ from dpvalue.archive import Archive, Parts, Tensors, digest
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, encoding_to_json
 from dpvalue.engine.local import DTYPES
-from dpvalue.errors import DpvalueError, require_choice, require_count
-from dpvalue.models import KINDS, Model, ModelFactory, Score, build_model, projected
+from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
+from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, projected
+from dpvalue.models.described import BESIDES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
-from dpvalue.stored import COUNT, FLAG, TEXT, build, fields, one_of
+from dpvalue.stored import COUNT, POSITIVE, TEXT, build, fields, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
+STATISTICS = ("gradient", "score", "description")
 _HEADER = fields(
-    encoding=check_encoding, model_digest=TEXT, utility=TEXT, rounds=COUNT, dtype=one_of(_FLOATS), score=FLAG
+    encoding=check_encoding,
+    model_digest=TEXT,
+    utility=TEXT,
+    rounds=COUNT,
+    dtype=one_of(_FLOATS),
+    statistic=fields(kind=one_of(STATISTICS), distance=POSITIVE),
 )
 
 
@@ -85,6 +92,24 @@ class Simulation:
         object.__setattr__(self, "names", tuple(map(str, self.names)))
 
 
+@dataclass(frozen=True)
+class Statistic:
+    """What a unit contributes, before it is clipped.
+
+    Args:
+        kind: "gradient" at the models that are asked about; "score", its negated loss there, one number on a line (a
+            basis of one direction); or "description" (`models.Described`), for the refit game.
+        distance: of a description, the squared residual that counts as 1.
+    """
+
+    kind: str = "gradient"
+    distance: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_choice("statistic.kind", self.kind, STATISTICS)
+        require_positive("statistic.distance", self.distance)
+
+
 @dataclass(frozen=True, eq=False)
 class Job(_Crossing):
     """What is asked of parties, and how they answer; made by the server, from public things alone.
@@ -101,11 +126,10 @@ class Job(_Crossing):
         simulation: what makes the noise of a simulation; None for secure noise.
         utility: the digest of the public set; it is not needed to answer, and not protected by being hashed.
         dtype: of what is computed.
-        score: whether a unit contributes its negated loss at the models that are asked about, and no gradient: one
-            number, on a line (a basis of one direction). It is clipped and noised as a gradient is.
+        statistic: what a unit contributes, to be clipped and noised.
     """
 
-    archive: ClassVar[Archive] = Archive("job", 2)
+    archive: ClassVar[Archive] = Archive("job", 3)
 
     encoding: Encoding
     model: str | ModelFactory
@@ -118,11 +142,13 @@ class Job(_Crossing):
     simulation: Simulation | None
     utility: str
     dtype: str
-    score: bool = False
+    statistic: Statistic = Statistic()
 
     def __post_init__(self) -> None:
-        if self.score and (self.basis is None or len(self.basis) != 1):
+        if self.statistic.kind == "score" and (self.basis is None or len(self.basis) != 1):
             raise DpvalueError("score needs a basis of one direction: a score is one number")
+        if self.statistic.kind == "description" and self.basis is None:
+            raise DpvalueError("description needs a basis: directions to describe units in")
         require_choice("dtype", self.dtype, _FLOATS)
         require_count("rounds", self.rounds)
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
@@ -131,7 +157,8 @@ class Job(_Crossing):
     @property
     def size(self) -> int:
         """How many numbers a release has."""
-        return len(self.origin if self.basis is None else self.basis)
+        besides = BESIDES if self.statistic.kind == "description" else 0
+        return len(self.origin if self.basis is None else self.basis) + besides
 
     def noise(self, party: str) -> tuple[NoiseSource, int]:
         """Return where a party's noise comes from, and the party's number in a simulation."""
@@ -150,15 +177,21 @@ class Job(_Crossing):
             raise DpvalueError("the model is not the one that the job was made with: its digest differs")
         if self.basis is None:
             return model
-        moved = projected(model, self.origin.to(like), self.basis.to(like))
-        return Score(moved) if self.score else moved
+        origin, basis = self.origin.to(like), self.basis.to(like)
+        if self.statistic.kind == "description":
+            if not isinstance(model, Linear):
+                raise DpvalueError("description is for linear and logistic regression")
+            return Described(model, origin, basis, self.statistic.distance)
+        moved = projected(model, origin, basis)
+        return Score(moved) if self.statistic.kind == "score" else moved
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
         header = {
-            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype", "score")},
+            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype")},
+            "statistic": asdict(self.statistic),
             "encoding": encoding_to_json(self.encoding),
             "model": self.model if isinstance(self.model, str) else "custom",
             "mechanism": asdict(self.mechanism),
@@ -184,6 +217,7 @@ class Job(_Crossing):
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),
+                "statistic": build(Statistic, "statistic", header.get("statistic")),
                 "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
                 "origin": _floats(tensors, "origin", 1),
                 "basis": _floats(tensors, "basis", 2) if "basis" in tensors else None,

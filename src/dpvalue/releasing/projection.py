@@ -28,7 +28,7 @@ from dpvalue.models import REGRESSION, Linear, Model
 from dpvalue.models.ridge import ridge
 from dpvalue.models.training import train
 
-SOURCES = ("path", "utility", "classes", "singular", "loss")
+SOURCES = ("refit", "path", "utility", "classes", "singular", "loss")
 _LINE_POINTS = 4  # Gauss-Legendre: exact for losses that are polynomials of degree 8 along the line
 _STEPS_BETWEEN = 8
 _MOST_ROWS = 256
@@ -71,6 +71,8 @@ class Projection:
 
     def __str__(self) -> str:
         trained = f", {self.steps} public steps" if self.steps else ""
+        if self.source == "refit":
+            return f"a description in up to {self.m} whitened direction(s)"
         if self.is_score:
             return f"a score, minus the loss under a public model{trained} (valued by an additive game)"
         return f"{self.m} direction(s) from {self.source!r}{trained}"
@@ -96,6 +98,8 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     Formal guarantee: reads public rows only.
     """
     m = projection.m
+    if projection.source == "refit":
+        raise DpvalueError("source 'refit' comes with game='refit', which makes its own directions")
     if projection.leaves_open(model):
         raise DpvalueError(f"steps must be given to make one basis of source {projection.source!r}")
     if projection.is_score:

@@ -16,6 +16,7 @@ from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
 from dpvalue.report.text import safe
+from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.intervals import MOST_NAMED
 from dpvalue.valuation.payouts import amount
 
@@ -72,9 +73,8 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 
 
 def _summary(record: Record, values: Valued) -> str:
-    walked = f"{values.walks} permutations" if values.walks else "exact, all coalitions"
-    if values.game:
-        walked = f"exact. Each party {values.game}"
+    walked = f"{values.walks} permutations" if values.walks else "exact"
+    walked += f". Each party {values.game}" if values.game else "" if values.walks else ", all coalitions"
     return (
         f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}), judged on "
         f"{values.public_rows} public rows: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
@@ -173,7 +173,7 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
 
 def _tasks(record: Record) -> str:
     figures = []
-    worth = "sum of scores" if record.values is not None and record.values.game else "utility"
+    worth = "sum of scores" if record.values is not None and record.values.game == ADDITIVE else "utility"
     for kind, how in _CURVES.items():
         text = f"{worth.capitalize()} {how}"
         curves = [curve for curve in record.curves if curve.kind == kind]

@@ -84,7 +84,7 @@ class Valued:
     public_rows: Count
     verdict: tuple[str, ...]
     pay: Annotated[float, POSITIVE] | None
-    game: str = ""
+    game: str
 
     def __post_init__(self) -> None:
         semivalues(self.semivalues)  # raises for none, and for a name that there is not

@@ -21,10 +21,13 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
+from dpvalue.models import Linear
 from dpvalue.planning.choice import Choice, Setting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import silent
+from dpvalue.refit.fits import Rows
+from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.asking import Answering, AtPoints
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.interleaved import InterleavedReleases
@@ -33,13 +36,14 @@ from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.games import Game
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, Game
 from dpvalue.valuation.intervals import default_draws
+from dpvalue.valuation.refit import RefitGame, Refitting
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096
-_TRIAL_WALKS, _SEQUENTIAL_STAND_INS = 16, 32
+_TRIAL_WALKS, _SEQUENTIAL_STAND_INS, _TRIAL_COALITIONS = 16, 32, 64
 _TIMES = 3  # the best counts: the machine may be busy with something else
 _CELL = 2e-6, 48.0  # seconds and bytes that reading and encoding a cell takes: text, numbers, tensors and their copies
 _PARTY_BYTES = 6000  # coalitions of curves, marginals, names and lines of the report
@@ -74,7 +78,17 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
     trial = _Trial(at, choice)
     cells = float(at.sizes.sum()) * at.public.x[0].numel()
     first = chosen_in + cells * _CELL[0]
-    if choice.schedule.kind == "replay":
+    if choice.surrogate is not None:
+        began = time.perf_counter()
+        game = trial.refit_game(choice.surrogate)
+        first += time.perf_counter() - began
+        each, walks = trial.coalition(game) * n, LEAST_WALKS
+        if n <= MOST_PLAYERS_ENUMERATED and 2**n <= most * n:
+            walks = -(-(2**n) // n)
+            most = walks
+        value = first + trial.rounds() + each * walks
+        longest = value + each * (most - walks)
+    elif choice.schedule.kind == "replay":
         each, walks = trial.walk(most)
         value = first + trial.rounds() + each * walks
         longest = value + each * (most - walks)
@@ -82,7 +96,8 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
         each = trial.walk(1)[0]
         value = longest = first + (trial.rounds() if choice.schedule.in_rounds else trial.interleaved())
         walks = most - choice.schedule.first_valued(most)
-    after = each * default_draws(n, 0) * min(walks, LEAST_WALKS) + n * _PARTY_SECONDS
+    again = walks if choice.surrogate is not None else min(walks, LEAST_WALKS)
+    after = each * default_draws(n, 0) * again + n * _PARTY_SECONDS
     table = n * choice.model.size * choice.initial.element_size()
     memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
     return Costs(table, int(memory), (value + after, longest + after), value)
@@ -143,11 +158,26 @@ class _Trial:
             seed=self._at.settings.seed,
             rounds=rounds,
             probes=probes,
-            start=AtPoints(self._choice.points, self._choice.shares),
+            start=AtPoints(self._choice.points_for(contributions.n), self._choice.shares),
             ask=lambda number, table, asked: answering.answer(number, asked),
         )
         asking.run(silent)  # the first time is slower
         return times * _timed(lambda: asking.run(silent))
+
+    def refit_game(self, surrogate: Surrogate) -> RefitGame:
+        """Return the refit game of a few parties without rows."""
+        at, model = self._at, self._at.model
+        assert isinstance(model, Linear)
+        few = min(at.n, MOST_PLAYERS_ENUMERATED)
+        evaluate = Evaluator(at.public, model, self._engine)
+        refitting = Refitting(surrogate, Rows.of(model, at.public), evaluate, at.settings.seed)
+        rows = torch.zeros(few, surrogate.size).to(at.initial)
+        return RefitGame(refitting, rows, np.full(few, 1.0), np.maximum(at.sizes[:few], 1))
+
+    def coalition(self, game: RefitGame) -> float:
+        """Return the seconds that the worth of a coalition takes."""
+        coalitions = self._generator.random((_TRIAL_COALITIONS, game.n)) < 0.5
+        return min(_timed(lambda: game.worth(coalitions)) for _ in range(_TIMES)) / _TRIAL_COALITIONS
 
     def interleaved(self) -> float:
         """Return the seconds that a schedule of the paper takes, releases and values together."""
@@ -193,7 +223,9 @@ class _Trial:
         rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
         mechanism = self._mechanism
         contributions = Contributions(choice.asked, rows, mechanism, self._engine)
-        clipped = contributions.along(choice.points, choice.shares, torch.arange(count, device=rows.x.device))
+        clipped = contributions.along(
+            choice.points_for(count), choice.shares, torch.arange(count, device=rows.x.device)
+        )
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
         scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
         drawn = law_named(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))

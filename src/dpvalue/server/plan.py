@@ -8,19 +8,23 @@ from math import sqrt
 from typing import Any, Unpack
 
 import numpy as np
+import torch
 
 from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.choice import Setting, choose, expected_at, no_laplace
+from dpvalue.models import Linear
+from dpvalue.planning.agreement import Agreement, Made, rehearse
+from dpvalue.planning.choice import Choice, Setting, choose, expected_at, no_laplace, plays_refit
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
+from dpvalue.refit.surrogate import Surrogate
 from dpvalue.server.costs import Costs, costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
 from dpvalue.server.run import Prepared, open_setting
@@ -128,12 +132,21 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     privacy = settings.privacy
     assert privacy is not None
     began = time.perf_counter()
-    rehearsal = at.rehearsal()
+    refits = plays_refit(at)
+    if refits and auc is not None:
+        raise DpvalueError(
+            "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
+        )
+    rehearsal = None if refits else at.rehearsal()
     choice = choose(at, rehearsal)
-    if choice.expected_auc is None or choice.expected_error is None:
+    expected: Expectation | Agreement
+    if choice.surrogate is not None:
+        expected = _agreement(at, choice, choice.surrogate)
+    elif choice.expected is None:
+        assert rehearsal is not None
         expected = expected_at(at, privacy, rehearsal)  # all directions at a given norm: nothing had to be chosen
     else:
-        expected = Expectation(choice.expected_auc, choice.expected_error, choice.expected_far_off)
+        expected = choice.expected
     chosen_in = time.perf_counter() - began
     spent = choice.spent
     assert spent.epsilon is not None
@@ -149,18 +162,46 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
         limits=_limits(privacy, spent.epsilon, both),
         projection=choice.projection,
         expected=expected,
-        wanted=None if auc is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        wanted=None if auc is None or rehearsal is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
         costs=costs(at, choice, chosen_in),
         prepared=Prepared(at, encoding, choice, utility),
     )
     works_at = other_unit = None
-    if made.cannot_work:
+    if made.cannot_work and rehearsal is not None:
         works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
         if privacy.unit == "party" and np.median(at.sizes) > 1:
             record = replace(privacy, unit="record")
             inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
             other_unit = expected_at(inner, record, inner.rehearsal()).auc
     return replace(made, advice=advice(made, works_at, other_unit))
+
+
+def _agreement(at: Setting, choice: Choice, surrogate: Surrogate) -> Agreement:
+    """How well values are expected to agree with retraining, and which parties are too small to be judged."""
+    assert isinstance(at.model, Linear)
+    settings = at.settings
+    whole = choice.mechanism.unit == "party"
+    counted = at.sizes if whole else at.units
+    noise = choice.mechanism.noise_std(torch.from_numpy(at.units)).numpy()
+    return rehearse(at.model, at.public, Made(counted, noise, whole), surrogate, settings.engine, settings.seed)
+
+
+def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
+    budget = f"epsilon = {planned.epsilon:.4g} per {planned.privacy.unit}"
+    if planned.cannot_work:
+        text = f"{budget} cannot work: values would have little to do with what retraining would say."
+        if planned.privacy.unit == "party":
+            text += " What may work: protecting records (unit='record'), as noise shrinks with a party's size."
+        return text
+    small = len(expected.too_small)
+    if small:
+        largest, everyone = max(expected.too_small), small == planned.sizes.parties
+        who = f"all {small}" if everyone else f"{small} of {planned.sizes.parties}"
+        return (
+            f"{who} parties are too small to be judged at {budget} (up to {largest} {planned.counted}s): their values "
+            f"say little beyond their size{'' if everyone else '; the others are not affected'}."
+        )
+    return f"{budget} can work."
 
 
 def _typical(sizes: Ints, units: Ints) -> Sizes:
@@ -218,6 +259,8 @@ def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> s
         other_unit: the AUC that is expected if records are protected instead.
     """
     privacy, expected = planned.privacy, planned.expected
+    if isinstance(expected, Agreement):
+        return _advice_on_agreement(planned, expected)
     budget = f"epsilon = {planned.epsilon:.4g} per {privacy.unit}"
     if not planned.cannot_work:
         if expected is None and privacy.unit != "party":

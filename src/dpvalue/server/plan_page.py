@@ -7,6 +7,7 @@ from typing import Any
 
 from dpvalue.data.parties import as_parties
 from dpvalue.errors import DpvalueError
+from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.detection import efficiency, is_useful
 from dpvalue.planning.expectation import Expectation
 from dpvalue.privacy.budget import Guarantee, Privacy
@@ -79,7 +80,8 @@ class Plan:
         projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
         expected: how well corrupted parties (a wrong label; of a party of many records, half of its labels) are
             expected to be found, by rehearsal on the utility's rows, with the standard error: what other public rows,
-            as many, might have said. None without a utility.
+            as many, might have said. Of the refit game: how well its values are expected to agree with retraining.
+            None without a utility.
         wanted: the AUC that was asked for, if any.
         costs: memory, and with a utility time, timed on its rows.
         advice: whether the budget can work, and what would.
@@ -93,7 +95,7 @@ class Plan:
     table_noise: float | None
     limits: Limits
     projection: Projection | None
-    expected: Expectation | None
+    expected: Expectation | Agreement | None
     wanted: Wanted | None
     costs: Costs
     advice: str = ""
@@ -136,8 +138,13 @@ class Plan:
 
     @property
     def expected_auc(self) -> float | None:
-        """The AUC that is expected; None without a utility."""
-        return None if self.expected is None else self.expected.auc
+        """The AUC that is expected; None without a utility, and for the refit game."""
+        return self.expected.auc if isinstance(self.expected, Expectation) else None
+
+    @property
+    def counted(self) -> str:
+        """What a party's numbers count: "record" or "person"."""
+        return "person" if self.privacy.unit == "person" else "record"
 
     @property
     def epsilon_needed(self) -> float | None:
@@ -154,7 +161,7 @@ class Plan:
     @property
     def too_few(self) -> bool:
         """Whether the public rows are too few to tell what to expect: the standard error is above 0.05."""
-        return self.expected is not None and self.expected.error > TOO_VAGUE
+        return isinstance(self.expected, Expectation) and self.expected.error > TOO_VAGUE
 
     @property
     def cannot_work(self) -> bool:
@@ -165,6 +172,8 @@ class Plan:
         """
         if self.privacy.unit == "party" and self.limits.ceiling < CANNOT_WORK:
             return True
+        if isinstance(self.expected, Agreement):
+            return self.expected.cannot_work
         if self.expected is None or self.too_few:
             return False
         return self.expected.best + 2 * self.expected.error < CANNOT_WORK
@@ -195,7 +204,9 @@ class Plan:
         if not is_useful(limits.ceiling):
             limit = "the budget sets no useful limit"
         lines.append(f"finding corrupted {many} one by one: {limit}")
-        if self.expected is not None:
+        if isinstance(self.expected, Agreement):
+            lines.append(self._agreement(self.expected))
+        elif self.expected is not None:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
             what = "half of the labels wrong" if sizes.records > 1 else "the label wrong"
@@ -217,9 +228,23 @@ class Plan:
             )
         return "\n".join([*lines, self.advice])
 
+    def _agreement(self, expected: Agreement) -> str:
+        text = (
+            f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g}, by "
+            f"rehearsal on made-up parties of public rows; released: {self.projection}"
+        )
+        if expected.scaled < 0.95:
+            text += (
+                f"; public rows are too few for the real sizes: made-up parties had {expected.scaled:.0%} of their "
+                f"{self.counted}s, with the noise of the real ones"
+            )
+        return text
+
     def _releases(self) -> str:
         if self.spent is None:
             return f"{self.schedule.kind}; mechanism and directions are chosen with a utility"
+        if isinstance(self.expected, Agreement):
+            return "refit game: one release each"
         return f"{self.schedule}: {self.spent.releases} release(s) each"
 
     def _needed(self, wanted: Wanted) -> str:

@@ -77,6 +77,8 @@ def on_walks(walker: Walker, table: Tensor, orders: Ints) -> OnWalks:
 def requests(asked: Asked, job: str, number: int, parties: int) -> list[Request]:
     """Return what each party is asked in a round, as messages of their own."""
     if isinstance(asked, AtPoints):
+        if asked.points.dim() == 3:
+            return [Request(job, number, own, asked.shares) for own in asked.points.unbind(1)]
         return [Request(job, number, asked.points, asked.shares)] * parties
     points: list[list[Tensor]] = [[] for _ in range(parties)]
     for who, models in asked.pieces():

@@ -172,7 +172,14 @@ class Run:
             model=settings.model,
             digest=self.walker.model.digest(),
             encoding=self.encoding,
-            origin=Origin(choice.schedule, settings.permutations, choice.projection, choice.expected_auc, self.sizes),
+            origin=Origin(
+                choice.schedule,
+                settings.permutations,
+                choice.projection,
+                choice.expected_auc,
+                self.sizes,
+                choice.surrogate,
+            ),
             seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
         )
 
@@ -212,7 +219,7 @@ class Prepared:
             simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
             utility=digest(judged, {"x": public.x, "y": public.y}),
             dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
-            score=choice.projection is not None and choice.projection.is_score,
+            statistic=choice.statistic,
         )
 
     def keeping(self, checkpoint: Path) -> Prepared:

@@ -11,6 +11,10 @@ already moves further from the truth when noise is added again: by as much, abou
 of the draws leave that out and cover too seldom. In it, the estimate is the replay of the table as it is, over the
 permutations of the draws.
 
+The refit game reads a release as the average of what a party's data may be. One draw of that a time, valued, is added
+to what fresh noise does, and sd and mean are those of the middle of the draws: where a party is too small for its
+budget, the average hardly moves with the noise, and fresh noise alone would call it sure.
+
 The intervals are about what the same releases would say without noise: the same job, clipping norm and directions.
 Neither clipping nor the error of the game itself, its distance from what retraining would say, is in them.
 """
@@ -33,6 +37,7 @@ from dpvalue.progress import Progress
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
+from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import Semivalue
 
 if TYPE_CHECKING:
@@ -75,6 +80,8 @@ class Renoised:
         draws: the values of the table with fresh noise (draws, n).
         errors: the Monte Carlo errors of the values (n,).
         seed: of the Monte Carlo errors that are added to draws.
+        unsure: how far values are off if data is one draw of what it may be, given a release (draws, n); of the refit
+            game, whose estimates are averages over that, and zero for others.
     """
 
     estimate: Floats
@@ -82,6 +89,7 @@ class Renoised:
     draws: Floats
     errors: Floats
     seed: int
+    unsure: Floats | float = 0.0
 
     @property
     def noise_std(self) -> Floats:
@@ -91,15 +99,21 @@ class Renoised:
 
     @cached_property
     def _moved(self) -> Floats:
-        """The draws, moved by Monte Carlo errors of exactly their size."""
+        """The draws, moved by what data may be, and by Monte Carlo errors of exactly their size."""
         drawn = stream(self.seed, Purpose.MONTE_CARLO).standard_normal(self.draws.shape)
-        return np.asarray(self.draws + self.errors * ((drawn - drawn.mean(0)) / drawn.std(0, ddof=1)))
+        return np.asarray(self.draws + self.unsure + self.errors * ((drawn - drawn.mean(0)) / drawn.std(0, ddof=1)))
 
     def spread(self, statistic: Statistic) -> tuple[Floats, Floats]:
-        """Return of something that is computed from values the standard deviation, and how far draws are off."""
+        """Return of something that is computed from values the standard deviation, and how far draws are off.
+
+        What data may be has heavy tails: there, half of the range of the middle 68% of draws, and their median.
+        """
         with np.errstate(invalid="ignore"):
             moved = statistic(self._moved) - statistic(self.replayed)
-            return np.asarray(moved.std(0, ddof=1)), np.asarray(np.abs(moved.mean(0)))
+            if isinstance(self.unsure, float):
+                return np.asarray(moved.std(0, ddof=1)), np.asarray(np.abs(moved.mean(0)))
+            low, middle, high = np.quantile(moved, (0.16, 0.5, 0.84), axis=0)
+            return np.asarray((high - low) / 2), np.asarray(np.abs(middle))
 
     def interval(self, statistic: Statistic, level: float = 0.95) -> Intervals:
         """Return the intervals of something that is computed from values."""
@@ -138,16 +152,16 @@ def ranks(values: Floats) -> Floats:
 def default_draws(parties: int, walks: int) -> int:
     """Return how many draws intervals are made from, where it was not said.
 
-    50 where up to 12 parties were valued exactly (4,096 coalitions), else 20; of more than 10,000 parties fewer, down
+    30 where up to 8 parties were valued exactly (256 coalitions), else 20; of more than 10,000 parties fewer, down
     to 4: they would take minutes.
     """
-    return 50 if walks == 0 and parties <= 12 else min(20, max(4, 200_000 // parties))
+    return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
 def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[str, Renoised]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
-    again = []
+    again, unsure = [], []
     if game is not None:
         # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
         walks = min(result.walks, _walks_for(LEAST_WALKS, kinds, table.n)) or 2**MOST_PLAYERS_ENUMERATED
@@ -156,12 +170,16 @@ def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[s
         for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
             noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
+            if isinstance(game, RefitGame):
+                may_be = game.drawn(stream(table.seed, Purpose.MAY_BE, number))
+                unsure.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
     found = {}
     for kind in kinds:
         own = result.estimates[kind.name]
         values = [estimates[kind.name].values for estimates in again] or [own.values] * (draws + 1)
-        found[kind.name] = Renoised(own.values, values[0], np.array(values[1:]), own.std_errors, table.seed)
+        off = np.array([estimates[kind.name].values - values[0] for estimates in unsure]) if unsure else 0.0
+        found[kind.name] = Renoised(own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, off)
     return found
 
 

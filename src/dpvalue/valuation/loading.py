@@ -13,6 +13,7 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
+from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import read
@@ -65,7 +66,14 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
         basis=tensors.get("basis"),
         model=header["model"] if named else model,
         encoding=encoding_from_json(header["encoding"], preprocess),
-        origin=Origin(schedule, header["permutations"], projection, header["expected_auc"], tensors["sizes"].numpy()),
+        origin=Origin(
+            schedule,
+            header["permutations"],
+            projection,
+            header["expected_auc"],
+            tensors["sizes"].numpy(),
+            Surrogate.from_tensors(tensors["initial"], tensors["basis"], tensors) if header["surrogate"] else None,
+        ),
     )
 
 

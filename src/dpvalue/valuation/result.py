@@ -15,13 +15,14 @@ from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
-from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
+from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.comparison import Comparison, compare, groups
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.frames import result_frame
 from dpvalue.valuation.intervals import Intervals, Renoised, Renoising, default_draws, renoise
 from dpvalue.valuation.payouts import Shares, share_out
 from dpvalue.valuation.plots import ResultPlots
+from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue
@@ -107,7 +108,7 @@ class Result:
         for the paper's schedules it is that of a replay of their final table. It is made once and kept.
 
         Args:
-            draws: how many times; at least 2. None: 50 where up to 12 parties were valued exactly, else 20; of more
+            draws: how many times; at least 2. None: 30 where up to 8 parties were valued exactly, else 20; of more
                 than 10,000 parties fewer.
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
@@ -193,12 +194,12 @@ class Result:
     def _of(self, semivalue: str | None, again: Renoising) -> Renoised:
         return self.renoised(**again)[self.name_of(semivalue)]
 
-    def game(self, utility: Any = None, target: str | None = None) -> TableGame | AdditiveGame:
+    def game(self, utility: Any = None, target: str | None = None) -> TableGame | AdditiveGame | RefitGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
         return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
 
     @cached_property
-    def _own_game(self) -> TableGame | AdditiveGame:
+    def _own_game(self) -> TableGame | AdditiveGame | RefitGame:
         if self.utility is None:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
         return self.table.game(self.utility, self.engine)
@@ -244,5 +245,5 @@ class Result:
     def __repr__(self) -> str:
         names = ", ".join(kind.name for kind in self.semivalues)
         how = f"{self.walks} permutations" if self.walks else "exact"
-        scores = f"; {ADDITIVE}" if self.table.is_score else ""
+        scores = f"; {self.table.valued_by}" if self.table.valued_by else ""
         return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule}{scores})"

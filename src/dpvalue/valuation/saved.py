@@ -15,8 +15,10 @@ from torch import Tensor
 from dpvalue.archive import Archive
 from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
+from dpvalue.models.described import BESIDES
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Guarantee
 from dpvalue.privacy.laws import LAWS
+from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (
@@ -38,7 +40,7 @@ from dpvalue.stored import (
 )
 from dpvalue.valuation.estimates import FIELDS
 
-FILE = Archive("table", 7)
+FILE = Archive("table", 8)
 """Of a table, with values or without."""
 _FLOATS = (torch.float32, torch.float64)
 
@@ -51,13 +53,20 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
     if (basis is None) != (header["projection"] is None):
         raise DpvalueError("projection and basis go together, got one of them")
+    if header["surrogate"] and basis is None:
+        raise DpvalueError("the refit game needs a basis: directions that parties were described in")
     width = len(initial)
     if basis is not None:
         width = len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
+        width += BESIDES if header["surrogate"] else 0
     _tensor(tensors, "rows", _FLOATS, (n, width))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
         raise DpvalueError("the tensor 'sizes' must hold whole numbers of at least 0")
+    if header["surrogate"]:
+        described = Surrogate.from_tensors(initial, tensors["basis"], tensors)
+        if len(described.chosen) != n:
+            raise DpvalueError(f"the tensor 'refit.chosen' must be a whole number for each of {n} parties")
     if "result" in header:
         fields(result=_RESULT)("", header)
         for number in range(len(header["result"]["semivalues"])):
@@ -119,6 +128,7 @@ _TABLE = fields(
     guarantee=check_guarantee,
     projection=maybe(_describes(Projection)),
     expected_auc=maybe(NUMBER),
+    surrogate=FLAG,
     learning_rate=POSITIVE,
     model=TEXT,
     digest=TEXT,

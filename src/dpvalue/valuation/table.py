@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,31 @@ from dpvalue.archive import Parts
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import encoding_to_json
-from dpvalue.data.utility import Utility, as_utility
+from dpvalue.data.utility import PublicSet, Utility, as_utility
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
-from dpvalue.models import ModelFactory, build_model, projected
+from dpvalue.models import Linear, Model, ModelFactory, build_model, projected
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
+from dpvalue.refit.fits import Rows
+from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
 from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import warn_if_not_finite
 from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.refit import REFIT, RefitGame, Refitting
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 
+_CURVES = 0
+"""The seed of learning curves, which are functions of public rows alone."""
 PLAIN = ("names", "learning_rate", "digest", "seed")
 """What a file holds of a table as it is."""
 
@@ -48,6 +53,7 @@ class Origin:
         projection: what the basis was made by; None: all directions.
         expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
         sizes: the public number of records of each party (n,); of persons, where these are protected.
+        surrogate: the public side of the refit game; None for other games.
     """
 
     schedule: Schedule
@@ -55,6 +61,7 @@ class Origin:
     projection: Projection | None
     expected_auc: float | None
     sizes: Ints
+    surrogate: Surrogate | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +120,13 @@ class Table:
         return self.projection is not None and self.projection.is_score
 
     @property
+    def valued_by(self) -> str:
+        """What was released and is valued, where that is no sum of steps; empty for those."""
+        if self.origin.surrogate is not None:
+            return REFIT
+        return ADDITIVE if self.is_score else ""
+
+    @property
     def expected_auc(self) -> float | None:
         """How well corrupted parties were expected to be found, if that was rehearsed."""
         return self.origin.expected_auc
@@ -165,36 +179,57 @@ class Table:
         warn_if_not_finite(valued.estimates)
         return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine)
 
-    def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame:
+    def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame | RefitGame:
         """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
         public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
         if self.is_score:
             return AdditiveGame(self.rows)
+        if self.origin.surrogate is not None:
+            return self._refit_game(self.origin.surrogate, public, engine)
         walker = self.walker(engine)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
         return TableGame(walker, Evaluator(public, walker.model, engine), rows)
+
+    def _refit_game(self, surrogate: Surrogate, public: PublicSet, engine: Engine) -> RefitGame:
+        model = self._whole_model(engine)
+        assert isinstance(model, Linear)
+        # Not the table's seed, which a simulation has from its rows: curves are the same for every table of a job.
+        refitting = Refitting(surrogate, Rows.of(model, public), Evaluator(public, model, engine), _CURVES)
+        return RefitGame(refitting, self.rows.to(engine.torch_device, engine.torch_dtype), self.noise_std, self.sizes)
 
     def walker(self, engine: Engine) -> Walker:
         """Return the public side of a walk from this table's initial model."""
         if self.schedule.fresh_start:
             raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
+        model = self._whole_model(engine)
+        initial = self.initial.to(engine.torch_device, engine.torch_dtype)
+        if self.basis is not None:
+            model = projected(model, initial, self.basis.to(initial))
+            initial = model.initial(0)
+        return Walker(model, initial, self.learning_rate, engine)
+
+    def _whole_model(self, engine: Engine) -> Model:
+        """The model that was trained, with all its parameters; checked to be the one of the run."""
         if self.model is None:
             raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
         like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        if model.digest() != self.digest:
+        if self._digest_of(model, like) != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
         if model.size != len(self.initial):
             raise DpvalueError(
                 f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"
             )
-        initial = self.initial.to(like)
-        if self.basis is not None:
-            model = projected(model, initial, self.basis.to(like))
-            initial = model.initial(0)
-        return Walker(model, initial, self.learning_rate, engine)
+        return model
+
+    def _digest_of(self, model: Model, like: Tensor) -> str:
+        """What the digest of the run is if this was its model."""
+        surrogate = self.origin.surrogate
+        if surrogate is None or not isinstance(model, Linear):
+            return model.digest()
+        return surrogate.described(model, like).digest()
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
@@ -202,9 +237,9 @@ class Table:
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        origin = asdict(self.origin)
+        origin, surrogate = asdict(replace(self.origin, surrogate=None)), self.origin.surrogate
         sizes = torch.from_numpy(origin.pop("sizes"))
-        header = {name: getattr(self, name) for name in PLAIN} | origin
+        header = {name: getattr(self, name) for name in PLAIN} | origin | {"surrogate": surrogate is not None}
         header |= {
             "guarantee": asdict(self.guarantee),
             "model": self.model if isinstance(self.model, str) else "custom",
@@ -214,13 +249,13 @@ class Table:
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": noise_std, "sizes": sizes}
         if self.basis is not None:
             tensors["basis"] = self.basis
-        return header, tensors
+        return header, tensors if surrogate is None else tensors | surrogate.tensors()
 
     def __repr__(self) -> str:
         noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"
         if self.guarantee.simulation:
             noise += " (simulation: whoever knows the seed can remove it)"
-        scores = f"; {ADDITIVE}" if self.is_score else ""
+        scores = f"; {self.valued_by}" if self.valued_by else ""
         return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise}{scores})"
 
 

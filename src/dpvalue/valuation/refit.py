@@ -1,0 +1,194 @@
+r"""The refit game: what a model trained on a coalition's data would be worth, from one private description a party.
+
+The model of a coalition S is that of the public loss with another slope,
+
+    theta_S = argmin  public loss(theta) + (g_S - gradient of the public loss at theta_p) . theta + ridge/2 |theta|^2,
+
+g_S being the mean gradient of its members' records at theta_p, weighed by their numbers of valid units (a surrogate
+likelihood: Shamir et al. 2014; Jordan, Lee and Yang 2019). Its worth is
+
+    v(S) = V(theta_S) - V(theta of as many meaningless labels) - what a fit to so many records loses (`refit.curves`),
+
+so that a coalition of honest parties, and one of meaningless labels, is worth what retraining on public rows says; the
+surrogate tells what else sets S apart. Nobody, and a coalition without a valid unit, is worth the model without data.
+Utilities other than a loss have no curves: there v(S) is V(theta_S).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Bools, Floats, Ints
+from dpvalue.engine.evaluator import Evaluator
+from dpvalue.refit.curves import Curves, learning_curves
+from dpvalue.refit.fits import Rows
+from dpvalue.refit.reading import Reading, read
+from dpvalue.refit.surrogate import RIDGE, Surrogate
+from dpvalue.valuation.games import Game
+
+_BATCH, _STEPS, _CLOSE, _REMEMBERED = 64, 25, 1e-8, 6
+_MOST_KEPT = 8192  # models of coalitions
+_WAY = np.linspace(0.0, 1.5, 16)
+LOSSES = ("loss", "mse")
+REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
+
+
+class Refitting:
+    """Public rows, ready to be fitted with other slopes: the same for every table of the same job.
+
+    Args:
+        surrogate: what parties were asked.
+        rows: the public rows.
+        evaluate: the utility of models.
+        seed: of the learning curves.
+    """
+
+    def __init__(self, surrogate: Surrogate, rows: Rows, evaluate: Evaluator, seed: int) -> None:
+        self.surrogate, self.evaluate = surrogate, evaluate
+        is_loss = not callable(evaluate.public.metric) and evaluate.public.metric in LOSSES
+        self._curves: Curves | None = learning_curves(rows, seed) if is_loss else None
+        origin = surrogate.origin.to(rows.x)
+        values, vectors = torch.linalg.eigh(rows.curvature(origin))
+        like = evaluate.public.x  # coalitions are many: they are fitted in the precision of the engine
+        self.rows = Rows(rows.x.to(like), rows.y.to(like), rows.regression)
+        self._origin, self._slope = origin.to(like), rows.mean_gradient(origin).to(like)
+        self._vectors, self._inverse = vectors.to(like), (1 / (values.clamp_min(0) + RIDGE)).to(like)
+        way = torch.from_numpy(_WAY).to(rows.x)[:, None] * surrogate.noise.to(rows.x)
+        fitted = self.fitted((surrogate.clean.to(rows.x) + way).to(like))
+        self._way = rows.mean_loss(fitted.to(rows.x)).cpu().numpy()
+
+    def fitted(self, gradients: Tensor, start: Tensor | None = None) -> Tensor:
+        """Return the models (c, d) of coalitions with these mean gradients (c, d) at the public model.
+
+        Steps begin at `start` (c, d), at the public model if it is left out.
+        """
+        begin = self._origin.expand(len(gradients), -1) if start is None else start
+        pairs = zip(gradients.split(_BATCH), begin.split(_BATCH), strict=True)
+        return torch.cat([self._fitted(part - self._slope, theta) for part, theta in pairs])
+
+    def _fitted(self, shift: Tensor, theta: Tensor) -> Tensor:
+        """The models of a batch: L-BFGS that begins with the public curvature, steps halved where they would go up."""
+        rows, count, rounding = self.rows, len(self.rows.x), 8 * torch.finfo(shift.dtype).eps
+
+        def at(theta: Tensor) -> tuple[Tensor, Tensor]:
+            outputs = rows.outputs(theta)
+            slope = (rows.residuals(outputs) @ rows.x).flatten(1) / count + shift + RIDGE * theta
+            return rows.losses(outputs).mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
+
+        (now, slope), memory = at(theta), _Memory(self._vectors, self._inverse)
+        length = torch.ones(len(shift)).to(shift)
+        for _ in range(_STEPS):
+            step = memory.step(slope)
+            if bool(((slope * step).sum(1) < 2 * _CLOSE).all()):  # about twice what is left to gain
+                break
+            moved = theta - length[:, None] * step
+            then, after = at(moved)
+            better = then <= now + rounding * (1 + now.abs())
+            keep = better[:, None]
+            memory.add(torch.where(keep, moved - theta, 0.0), torch.where(keep, after - slope, 0.0))
+            theta, slope = torch.where(keep, moved, theta), torch.where(keep, after, slope)
+            now, length = torch.where(better, then, now), torch.where(better, 1.0, length / 4)
+        return theta
+
+    def correction(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
+        """Return what is added to the utility of a coalition's refitted model."""
+        if self._curves is None:
+            return np.zeros(len(records))
+        return np.asarray(np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies))
+
+
+class _Memory:
+    """The last steps of a batch of fits, and what they say of the curvature, beside the public one."""
+
+    def __init__(self, vectors: Tensor, inverse: Tensor) -> None:
+        self._vectors, self._inverse = vectors, inverse
+        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add(self, moved: Tensor, changed: Tensor) -> None:
+        """Take note of steps (b, d) and of what they did to slopes; steps that were not taken are zero."""
+        bent = (moved * changed).sum(1, keepdim=True)
+        weight = torch.where(bent > 0, 1 / bent.clamp_min(1e-30), 0.0)
+        self._pairs = [*self._pairs, (moved, changed, weight)][-_REMEMBERED:]
+
+    def step(self, slope: Tensor) -> Tensor:
+        """Return the steps (b, d) from slopes: the two loops of L-BFGS."""
+        direction, shares = slope, []
+        for moved, changed, weight in reversed(self._pairs):
+            share = weight * (moved * direction).sum(1, keepdim=True)
+            direction = direction - share * changed
+            shares.append(share)
+        direction = ((direction @ self._vectors) * self._inverse) @ self._vectors.T
+        for (moved, changed, weight), share in zip(self._pairs, reversed(shares), strict=True):
+            direction = direction + moved * (share - weight * (changed * direction).sum(1, keepdim=True))
+        return direction
+
+
+class RefitGame(Game):
+    """What coalitions of the parties of a table of descriptions are worth; made by `Table.game`.
+
+    Formal guarantee: reads the table and public things only; what it returns is post-processing.
+
+    Args:
+        refitting: the public side.
+        rows: the releases (n, m + 2).
+        noise_std: the noise in them (n,).
+        units: the parties' public numbers of units (n,).
+        near: a game of releases near these: its models are where the fits of the same coalitions begin.
+    """
+
+    def __init__(
+        self, refitting: Refitting, rows: Tensor, noise_std: Floats, units: Ints, near: RefitGame | None = None
+    ) -> None:
+        self._near, self._known = near, (b"", torch.empty(0))
+        self.refitting, self.rows, self.n = refitting, rows, len(rows)
+        self._noise_std, self._units = noise_std, units
+        self.readings = self._read(None)
+
+    def _read(self, generator: np.random.Generator | None) -> list[Reading]:
+        surrogate, regression = self.refitting.surrogate, self.refitting.rows.regression
+        given = zip(self.rows.cpu(), self._noise_std.tolist(), self._units.tolist(), strict=True)
+        return [
+            read(surrogate, party, row, std, size, regression, generator)
+            for party, (row, std, size) in enumerate(given)
+        ]
+
+    def drawn(self, generator: np.random.Generator) -> RefitGame:
+        """Return the game of parties whose data is one draw of what it may be, given their releases."""
+        game = self.with_rows(self.rows)
+        game.readings = self._read(generator)
+        return game
+
+    def with_rows(self, rows: Tensor) -> RefitGame:
+        """Return the game of another table of the same parties."""
+        return RefitGame(self.refitting, rows, self._noise_std, self._units, self)
+
+    def worth(self, coalitions: Bools) -> Floats:
+        """Return the worth of each coalition, all of them refitted at once."""
+        parties = self.readings
+        units, copies, meaningless, further = (
+            np.array([getattr(reading, name) for reading in parties])
+            for name in ("units", "copies", "meaningless", "further_off")
+        )
+        weights = coalitions * units
+        records = weights.sum(1)
+        some = records > 0
+        weights, records = weights[some], records[some]
+        repeated, spread = weights @ copies, weights @ (copies * further)
+        worths = np.empty(len(coalitions))
+        nobody = torch.zeros(1, len(self.refitting.surrogate.origin)).to(self.rows)
+        worths[~some] = float(self.refitting.evaluate(nobody))
+        if not some.any():
+            return worths
+        gradients = torch.stack([reading.gradient for reading in parties])
+        means = (torch.from_numpy(weights / records[:, None]) @ gradients).to(self.rows)
+        which = np.packbits(coalitions[some]).tobytes()
+        known, start = (b"", None) if self._near is None else self._near._known
+        theta = self.refitting.fitted(means, start if known == which else None)
+        if len(theta) <= _MOST_KEPT:
+            self._known = which, theta
+        utilities = self.refitting.evaluate(theta).cpu().numpy()
+        noise = weights @ meaningless / records
+        worths[some] = utilities + self.refitting.correction(records**2 / spread, noise, repeated / records)
+        return worths
