@@ -1,13 +1,17 @@
-"""`python -m dpvalue_experiments.consortium data | truth | check`: what retraining says, for all cells and seeds.
+"""`python -m dpvalue_experiments.consortium data | truth | check | run | coverage | page`: values beside retraining.
 
-data   writes a folder of all data sets, for a machine without scikit-learn
-truth  retrains on all coalitions, with torch and numpy alone, and writes the values as one file
-check  compares our fits with scikit-learn's
+data      writes a folder of all data sets, for a machine without scikit-learn
+truth     retrains on all coalitions, with torch and numpy alone, and writes the values as one file
+check     compares our fits with scikit-learn's
+run       values all cells and seeds by each method, and scores them by the truth
+coverage  counts how often intervals hold the noise-free value
+page      writes the page and its pictures from what was run
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from pathlib import Path
 
@@ -15,11 +19,24 @@ import numpy as np
 
 from dpvalue_experiments.consortium.cells import CELLS, chosen_cells
 from dpvalue_experiments.consortium.check import compare
+from dpvalue_experiments.consortium.coverage import coverage
+from dpvalue_experiments.consortium.methods import AVERAGING
+from dpvalue_experiments.consortium.page import write_page
 from dpvalue_experiments.consortium.problems import make_problem
-from dpvalue_experiments.consortium.stored import keep_data, read_truths, write_truths
+from dpvalue_experiments.consortium.stored import (
+    keep_data,
+    read_coverage,
+    read_scored,
+    read_truths,
+    write_coverage,
+    write_scored,
+    write_truths,
+)
+from dpvalue_experiments.consortium.tasks import Task, work
 from dpvalue_experiments.consortium.truth import retrain
 
-TRUTHS = Path("benchmarks/results/consortium-truth.json")
+RESULTS = Path("benchmarks/results")
+TRUTHS, OUTCOMES, COVERAGE = (RESULTS / f"consortium-{name}.json" for name in ("truth", "outcomes", "coverage"))
 
 
 def main() -> None:
@@ -33,13 +50,34 @@ def main() -> None:
     truth.add_argument("--device", default="cpu")
     check = commands.add_parser("check", help="compare our fits with scikit-learn's")
     check.add_argument("--coalitions", type=int, default=10, help="of each cell, drawn at random")
-    for command, cells, seeds in ((truth, ["*"], range(10)), (check, ["*/8/range/planted", "heart/*"], range(1))):
+    run = commands.add_parser("run", help="value and score; what is in the file already is kept")
+    run.add_argument("--out", type=Path, default=OUTCOMES)
+    run.add_argument("--truths", type=Path, default=TRUTHS)
+    run.add_argument("--methods", nargs="+", default=["refit", "steps", "averaging"])
+    run.add_argument("--epsilons", nargs="+", type=float, default=[1.0, 4.0, 0.0], help="0 means without privacy")
+    run.add_argument("--intervals", action="store_true", help="with intervals, which take longer")
+    run.add_argument("--seconds", type=float, help="stop after so many")
+    covered = commands.add_parser("coverage", help="count how often intervals hold the noise-free value")
+    covered.add_argument("--out", type=Path, default=COVERAGE)
+    covered.add_argument("--epsilons", nargs="+", type=float, default=[1.0])
+    covered.add_argument("--draws", type=int, default=200)
+    covered.add_argument("--device", default="cpu")
+    for command in (run, covered):
+        command.add_argument("--workers", type=int, default=2)
+    page = commands.add_parser("page", help="write the page and its pictures")
+    page.add_argument("--out", type=Path, default=Path("docs"))
+    planted = ["*/8/range/planted"]
+    for command, cells, seeds in (
+        (truth, ["*"], range(10)), (check, [*planted, "heart/*"], range(1)), (run, ["*"], range(10)),
+        (covered, planted, range(1)),
+    ):  # fmt: skip
         command.add_argument("--cells", nargs="+", default=cells, help=f"patterns of names such as {CELLS[0].name}")
         command.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
-    for command in (data, truth, check):
+    for command in (data, truth, check, run, covered):
         command.add_argument("--data-dir", help="where covtype.npz, winequality-red.csv and heart-disease/ are")
     given = parser.parse_args()
-    {"data": _data, "truth": _truth, "check": _check}[given.command](given)
+    does = {"data": _data, "truth": _truth, "check": _check, "run": _run, "coverage": _coverage, "page": _page}
+    does[given.command](given)
 
 
 def _data(given: argparse.Namespace) -> None:
@@ -72,6 +110,45 @@ def _check(given: argparse.Namespace) -> None:
             worst, count = max(worst, found.difference), count + len(masks)
             _say(f"{cell.name}, seed {seed}: worths {found.difference:.1e}, predictions {found.predictions:.1e}")
     _say(f"{count} coalitions: the largest difference in worth is {worst:.1e}")
+
+
+def _run(given: argparse.Namespace) -> None:
+    scored = read_scored(given.out) if given.out.is_file() else {}
+    tasks = []
+    for cell in chosen_cells(given.cells):
+        for method in given.methods:
+            for epsilon in [0.0] if method == AVERAGING else given.epsilons:
+                keys = ((cell.name, seed, method, epsilon) for seed in given.seeds)
+                tasks += [Task(*key, str(given.data_dir), str(given.truths), given.intervals) for key in keys]
+    tasks = [task for task in tasks if task.key not in scored or (task.intervals and not scored[task.key].intervals)]
+    began = time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=50) as pool:
+        for number, done in enumerate(pool.imap_unordered(work, tasks), start=1):
+            scored[done.key] = done
+            late = given.seconds is not None and time.perf_counter() - began > given.seconds
+            if number % 100 == 0 or number == len(tasks) or late:
+                write_scored(scored, given.out)
+                _say(f"{number} of {len(tasks)} in {time.perf_counter() - began:.0f} s")
+            if late:
+                pool.terminate()
+                return
+
+
+def _coverage(given: argparse.Namespace) -> None:
+    found = read_coverage(given.out) if given.out.is_file() else []
+    for cell in chosen_cells(given.cells):
+        for seed in given.seeds:
+            for epsilon in given.epsilons:
+                problem = make_problem(cell, seed, given.data_dir)
+                found.append(coverage(problem, epsilon, given.draws, given.device))
+                write_coverage(found, given.out)
+                _say(str(found[-1]))
+
+
+def _page(given: argparse.Namespace) -> None:
+    covered = read_coverage(COVERAGE) if COVERAGE.is_file() else []
+    write_page(read_scored(OUTCOMES), covered, read_truths(TRUTHS), given.out)
+    _say(f"{given.out / 'consortium.md'}")
 
 
 def _say(text: str) -> None:

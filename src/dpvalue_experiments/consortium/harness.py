@@ -77,6 +77,25 @@ class Scores:
     covers_truth: float | None = None
 
 
+Key = tuple[str, int, str, float]
+"""The name of a cell, a seed, a method, and epsilon: 0 means without privacy."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """How well one method did on one problem."""
+
+    key: Key
+    scores: Scores
+    values: tuple[float, ...]
+    seconds: float
+
+    @property
+    def intervals(self) -> bool:
+        """Whether it has intervals."""
+        return self.scores.sure is not None
+
+
 def score(
     values: Floats,
     loo: Floats,

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dpvalue.errors import DpvalueError
 from dpvalue_experiments.bench.machine import facts
 from dpvalue_experiments.consortium.cells import CELLS
+from dpvalue_experiments.consortium.coverage import Coverage
+from dpvalue_experiments.consortium.harness import Key, Scored, Scores
 from dpvalue_experiments.consortium.problems import Problem
 from dpvalue_experiments.consortium.truth import Truth
 from dpvalue_experiments.paper.datasets import HOSPITALS, load, load_hospitals
@@ -24,10 +28,7 @@ def write_truths(truths: Truths, path: Path) -> None:
     places = {cell.name: place for place, cell in enumerate(CELLS)}
     order = sorted(truths, key=lambda key: (places.get(key[0], len(places)), key))
     lines = ",\n".join(json.dumps(truths[key].as_json()) for key in order)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(f'{{"machine": {json.dumps(facts())},\n"truths": [\n{lines}\n]}}\n')
-    scratch.replace(path)
+    _write(path, f'"truths": [\n{lines}\n]')
 
 
 def read_truths(path: Path) -> Truths:
@@ -44,6 +45,49 @@ def truth_of(problem: Problem, truths: Truths) -> Truth:
     if found.fingerprint != problem.fingerprint():
         raise DpvalueError(f"the true values of {problem.cell.name}, seed {problem.seed} are those of other rows")
     return found
+
+
+def write_scored(scored: dict[Key, Scored], path: Path) -> None:
+    """Write scores, one problem and method a line; whole or not at all."""
+    lines = []
+    for key in sorted(scored):
+        done = scored[key]
+        scores = {name: _short(number) for name, number in asdict(done.scores).items() if number is not None}
+        values = [_short(number) for number in done.values]
+        lines.append(json.dumps([*key, scores, values, round(done.seconds, 2)]))
+    _write(path, '"scored": [\n' + ",\n".join(lines) + "\n]")
+
+
+def read_scored(path: Path) -> dict[Key, Scored]:
+    """Return the scores of a file."""
+    found = {}
+    for *key, scores, values, seconds in json.loads(path.read_text())["scored"]:
+        cell, seed, method, epsilon = key
+        whole = cell, seed, method, float(epsilon)
+        found[whole] = Scored(whole, Scores(**scores), tuple(values), seconds)
+    return found
+
+
+def write_coverage(found: list[Coverage], path: Path) -> None:
+    """Write how often intervals held."""
+    lines = ",\n".join(json.dumps({name: _short(one) for name, one in asdict(part).items()}) for part in found)
+    _write(path, f'"coverage": [\n{lines}\n]')
+
+
+def read_coverage(path: Path) -> list[Coverage]:
+    """Return what a file says of how often intervals held."""
+    return [Coverage(**part) for part in json.loads(path.read_text())["coverage"]]
+
+
+def _short(number: Any) -> Any:
+    return float(f"{number:.6g}") if isinstance(number, float) else number
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(f'{{"machine": {json.dumps(facts())},\n{content}}}\n')
+    scratch.replace(path)
 
 
 def keep_data(folder: str | None, out: Path) -> None:
