@@ -13,18 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.arrays import Bools, Floats, Ints
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.models import Linear
+from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.refit.fits import Rows, fit_many
 from dpvalue.refit.planted import DEFECTS
 from dpvalue.refit.surrogate import Surrogate, make_surrogate
+from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.games import ListedGame, enumerate_values
+from dpvalue.valuation.games import ListedGame, value_game
 from dpvalue.valuation.refit import RefitGame, Refitting
-from dpvalue.valuation.semivalues import semivalue
 
 _PARTIES, _REPEATS = 6, 3
 _LEAST_RECORDS = 5
@@ -56,11 +58,19 @@ class Agreement:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """What made-up parties are like: numbers of units, noise in clipping norms, and if parties are clipped whole."""
+    """What made-up parties are like.
+
+    Attributes:
+        units: numbers of units.
+        noise: in clipping norms.
+        whole: whether parties are clipped as a whole.
+        shape: of a row's features.
+    """
 
     units: Ints
     noise: Floats
     whole: bool
+    shape: tuple[int, ...]
 
 
 def too_small(surrogate: Surrogate, made: Made) -> tuple[int, ...]:
@@ -103,12 +113,12 @@ def _rehearsed(
     parties = _parties(pool, counts, generator)
     seed, noise = int(generator.integers(2**31)), made.noise[picked]
     surrogate = make_surrogate(model, half, counts, noise, seed, made.whole)
-    rows = _releases(surrogate, parties, replace(made, noise=noise), generator)
+    rows = _releases(model, surrogate, parties, replace(made, noise=noise), engine, generator)
     judged = Rows.of(model, half)
     refitting = Refitting(surrogate, judged, Evaluator(half, model, engine), seed)
     game = RefitGame(refitting, rows.to(public.x), noise, counts)
-    values, truth = game.worth(_coalitions(len(counts))), _truth(judged, parties)
-    return _spearman(_shapley(values), _shapley(truth)), scale
+    values, truth = (value_game(played).values for played in (game, ListedGame(_truth(judged, parties))))
+    return _spearman(values, truth), scale
 
 
 def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[Rows]:
@@ -124,23 +134,20 @@ def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[R
     return parties
 
 
-def _releases(surrogate: Surrogate, parties: list[Rows], made: Made, generator: np.random.Generator) -> Tensor:
-    """What parties would release: clipped descriptions, averaged, with noise (n, size)."""
-    released = []
-    for weights, party, std in zip(surrogate.weights(), parties, made.noise, strict=True):
-        outputs = party.outputs(surrogate.origin.to(party.x))
-        residuals = party.residuals(outputs).T
-        along = (residuals.unsqueeze(-1) * party.x.unsqueeze(-2)).flatten(1) @ surrogate.vectors.to(party.x).T
-        off = (residuals.square().sum(1, keepdim=True) / surrogate.distance).clamp_max(1)
-        full = torch.cat([along, torch.ones_like(off), off], dim=1).cpu() * weights
-        full = full.mean(0, keepdim=True) if made.whole else full
-        clipped = (full / full.norm(dim=1, keepdim=True).clamp_min(1.0)).mean(0)
-        released.append(clipped + std * torch.from_numpy(generator.standard_normal(len(clipped))))
-    return torch.stack(released)
-
-
-def _coalitions(n: int) -> Bools:
-    return (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(bool)
+def _releases(
+    model: Linear, surrogate: Surrogate, parties: list[Rows], made: Made, engine: Engine, generator: np.random.Generator
+) -> Tensor:
+    """What parties would release: descriptions behind the mechanism, with noise of the real sizes (n, size)."""
+    x = torch.cat([party.x[:, :-1] for party in parties]).cpu().numpy()  # the constant is the model's
+    y = torch.cat([party.y[:, 0] if party.regression else party.y.argmax(1) for party in parties]).cpu().numpy()
+    sizes = np.array([len(party.x) for party in parties])
+    like = surrogate.weights().to(engine.torch_device, engine.torch_dtype)
+    rows = PublicRows.by_party(x.reshape(len(x), *made.shape), y, sizes, like.dtype, like.device)
+    mechanism = Mechanism(1.0, 0.0, "party" if made.whole else "record", "zero_out")
+    contributions = Contributions(surrogate.described(model, like), rows, mechanism, engine)
+    clipped = contributions.along(like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)).cpu()
+    drawn = generator.standard_normal(tuple(clipped.shape))
+    return clipped + torch.from_numpy(made.noise[:, None] * drawn)
 
 
 def _truth(judging: Rows, parties: list[Rows]) -> Floats:
@@ -149,13 +156,10 @@ def _truth(judging: Rows, parties: list[Rows]) -> Floats:
         torch.cat([party.x for party in parties]), torch.cat([party.y for party in parties]), judging.regression
     )
     owner = np.repeat(np.arange(len(parties)), [len(party.x) for party in parties])
-    weights = torch.from_numpy(_coalitions(len(parties))[:, owner].astype(np.float64)).to(rows.x)
+    coalitions = np.arange(2 ** len(parties))[:, None] >> owner & 1
+    weights = torch.from_numpy(coalitions.astype(np.float64)).to(rows.x)
     theta = fit_many(rows, weights, rows.y.T.expand(len(weights), -1, -1))
     return np.asarray(-judging.mean_loss(theta).cpu().numpy())
-
-
-def _shapley(worths: Floats) -> Floats:
-    return enumerate_values(worths, ListedGame(worths).n, semivalue("shapley"))
 
 
 def _spearman(first: Floats, second: Floats) -> float:

@@ -26,6 +26,7 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear
 from dpvalue.models.described import BESIDES, Described
+from dpvalue.privacy.clipping import FLAT
 from dpvalue.refit.fits import Rows, fit
 from dpvalue.refit.planted import DEFECTS
 from dpvalue.streams import Purpose, stream
@@ -336,5 +337,4 @@ class _Clip:
         full = torch.cat(parts, dim=-1)
         if self.whole:
             return full
-        clipped: Tensor = full * (self.norm / full.norm(dim=-1, keepdim=True).clamp_min(1e-12)).clamp_max(1.0)
-        return clipped
+        return FLAT.clip(full, self.norm)

@@ -183,7 +183,14 @@ def _agreement(at: Setting, choice: Choice, surrogate: Surrogate) -> Agreement:
     whole = choice.mechanism.unit == "party"
     counted = at.sizes if whole else at.units
     noise = choice.mechanism.noise_std(torch.from_numpy(at.units)).numpy()
-    return rehearse(at.model, at.public, Made(counted, noise, whole), surrogate, settings.engine, settings.seed)
+    return rehearse(
+        at.model,
+        at.public,
+        Made(counted, noise, whole, tuple(at.public.x.shape[1:])),
+        surrogate,
+        settings.engine,
+        settings.seed,
+    )
 
 
 def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
