@@ -17,6 +17,7 @@ from dpvalue.privacy.laws import law_named
 from dpvalue.valuation.comparison import compare, groups
 from dpvalue.valuation.intervals import Renoised, default_draws, ranks
 from dpvalue.valuation.payouts import share_out, split
+from dpvalue.valuation.refit import RefitGame
 
 from .data import Arrays, classification
 
@@ -205,3 +206,29 @@ def test_no_two_of_a_group_can_be_told_apart() -> None:
             assert not any(compare(names, found, one, other, 0.95).told_apart for other in group if other != one)
     for above, below in pairwise(grouped[:-1]):
         assert any(compare(names, found, below[0], other, 0.95).told_apart for other in above)
+
+
+def test_what_data_may_be_widens_intervals_by_the_middle_of_its_draws() -> None:
+    """One wild draw of 40 does not; a spread of all of them does."""
+    generator = np.random.default_rng(3)
+    middle, draws = np.zeros(1), generator.normal(0, 1.0, (4000, 1))
+    alone = Renoised(middle, middle, draws, np.zeros(1), 0, np.zeros((4000, 1))).values()
+    assert alone.high[0] == pytest.approx(2.2, rel=0.08)
+    wild = np.zeros((4000, 1))
+    wild[::40] = 1e6
+    assert Renoised(middle, middle, draws, np.zeros(1), 0, wild).values().high[0] == pytest.approx(2.2, rel=0.2)
+    spread = generator.normal(0, 3.0, (4000, 1))
+    assert Renoised(middle, middle, draws, np.zeros(1), 0, spread).values().high[0] == pytest.approx(
+        2.2 * 10**0.5, rel=0.1
+    )
+
+
+def test_of_the_refit_game_intervals_hold_what_data_may_be(result: dpv.Result) -> None:
+    found = result.renoised(6)["shapley"]
+    assert isinstance(found.unsure, np.ndarray)
+    assert (found.unsure.std(0) > 0).all()
+    game = result.game()
+    assert isinstance(game, RefitGame)
+    first, again, other = (game.drawn(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    everyone = np.ones((1, game.n), dtype=bool)
+    assert first.worth(everyone) == again.worth(everyone) != other.worth(everyone)
