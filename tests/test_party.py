@@ -50,10 +50,11 @@ def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
 
 def request_to(ready: Prepared, job: dpv.Job, name: str = "south") -> dpv.Request:
     """The first round's question to one party; under the refit game each is asked with weights of its own."""
-    points = ready.choice.points
+    points, request = ready.choice.points, job.first(SIZES[name])
     if points.dim() == 3:
         points = points[:, sorted(party for party, size in SIZES.items() if size).index(name)]
-    return dpv.Request(job.digest, 0, points, ready.choice.shares)
+    assert bool((request.points == points).all())  # a job asks a party of a size of the plan what the plan would ask
+    return request
 
 
 def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
@@ -206,16 +207,17 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
     first = dpv.Request(job.digest, 0, ready.choice.points, ready.choice.shares)
     answer = party.answer(job, first)
     assert party.answer(job, first).to_bytes() == answer.to_bytes()
-    assert len(ledger.entries()) == 1
+    assert [entry.kind for entry in ledger.entries()] == ["reserved", "release"]
+    assert ledger.spent == pytest.approx(1.0, abs=2e-3)  # both rounds, from the first on: none is left halfway
     with pytest.raises(dpv.DpvalueError, match="asked for differently before"):
         party.answer(job, replace(first, points=first.points + 1))
     second = dpv.Request(job.digest, 1, torch.zeros(2, job.size))
     party.answer(job, second)
     assert ledger.spent == pytest.approx(1.0, abs=2e-3)
-    another = replace(job, utility="another set")
+    another = replace(job, about=replace(job.about, utility="another set"))
     with pytest.raises(dpv.BudgetExceeded):
         party.answer(another, replace(first, job=another.digest))
-    assert len(ledger.entries()) == 2
+    assert len(ledger.entries()) == 3
 
 
 @pytest.mark.parametrize("game", ["refit", "steps"])
@@ -229,7 +231,7 @@ def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
     def asked(**changes: Any) -> None:
         """What a party does with a job; its rows cannot be read, so that nothing must get as far."""
         job = dpv.Job.of_parts({**header, **changes}, tensors)
-        request = replace(request_to(ready, job), points=torch.zeros(1, job.size), shares=torch.ones(1))
+        request = dpv.Request(job.digest, 0, torch.zeros(1, job.size), torch.ones(1))
         dpv.Party("south", None, None, simulation=True, engine=ENGINE).answer(job, request)
 
     with pytest.raises(dpv.DpvalueError, match="the party's features"):  # a fair job gets as far as the rows
@@ -254,19 +256,20 @@ def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
             asked(statistic=statistic)
         assert "the party's features" not in str(caught.value), statistic
     whole, score = tensors, {"kind": "score", "distance": 1.0}
-    tensors = {**whole, "basis": whole["basis"][:1]}
-    for fair in (score, {"kind": "description", "distance": 2.0}):  # and so do those for a score, or a description
+    for numbers, fair in ((1, score), (3, {"kind": "description", "distance": 2.0})):  # and so do those for either
+        points = whole["course.points"][:, :, :1].expand(-1, -1, numbers)
+        tensors = {**whole, "basis": whole["basis"][:1], "course.points": points}
         with pytest.raises(dpv.DpvalueError, match="the party's features"):
             asked(statistic=fair)
     tensors = {**whole, "basis": whole["basis"][:1].repeat(2, 1)}  # two numbers are no score
     with pytest.raises(dpv.DpvalueError, match="score needs a basis of one direction"):
         asked(statistic=score)
-    tensors = {"origin": whole["origin"]}
+    tensors = {name: tensor for name, tensor in whole.items() if name != "basis"}
     for kind in ("score", "description"):
         with pytest.raises(dpv.DpvalueError, match=f"{kind} needs a basis"):
             asked(statistic={"kind": kind, "distance": 1.0})
     tensors = whole
-    for name in ("encoding", "model", "privacy", "rounds", "dtype", "utility", "model_digest", "statistic"):
+    for name in ("encoding", "model", "privacy", "rounds", "dtype", "about", "model_digest", "statistic"):
         for value in (None, -1, {}, [], True):
             with pytest.raises(dpv.DpvalueError) as caught:
                 asked(**{name: value})

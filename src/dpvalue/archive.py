@@ -1,8 +1,8 @@
 """Files of tensors with a JSON header: safetensors, never pickle; what is saved, and what crosses between both sides.
 
 The header carries a kind, a format version and a digest over itself and every tensor, so that a truncated, altered or
-foreign file is refused with one clear line. It is no signature: whoever can write a file can make a new digest. The
-same content makes the same bytes.
+foreign file is refused with one clear line. It is no signature: whoever can write a file can make a new digest. Beside
+the digest may stand a seal (`dpvalue.sealing`), which signs it. The same content makes the same bytes.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ class Archive:
     kind: str
     version: int
 
-    def pack(self, header: dict[str, Any], tensors: Tensors) -> bytes:
-        """Return the bytes of a file."""
+    def pack(self, header: dict[str, Any], tensors: Tensors, seal: dict[str, str] | None = None) -> bytes:
+        """Return the bytes of a file; a seal stands beside what it signs."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         # One entry: several would be written in any order.
         whole = {"format": self.version, "kind": self.kind, "digest": digest(header, tensors), "header": header}
+        if seal is not None:
+            whole["seal"] = seal
         packed: bytes = save(tensors, {"dpvalue": as_text(whole)})
         return packed
 
@@ -51,9 +53,7 @@ class Archive:
 
     def read(self, path: Path) -> Parts:
         """Return what a file holds; that it is whole says nothing of what its header claims."""
-        if not path.is_file():
-            raise DpvalueError(f"path must be a file with a {self.kind}, got {str(path)!r}")
-        return self.unpack(path.read_bytes(), repr(str(path)))
+        return self.unpack(read_bytes(path, f"a {self.kind}"), repr(str(path)))
 
     def unpack(self, content: bytes, what: str) -> Parts:
         """Return what bytes hold, like `read`; `what` names them in errors."""
@@ -68,10 +68,7 @@ class Archive:
         if foreign:
             allowed = ", ".join(map(str, DTYPES))
             raise DpvalueError(f"{what} is not a dpvalue file: its tensors must be {allowed}, got {foreign[0]}")
-        size = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + size]).get("__metadata__") or {}
-        stored = parse_json(metadata.get("dpvalue", "{}"), what)
-        OBJECT(f"the header of {what}", stored)
+        stored = described(content, what)
         if stored.get("format") != self.version or stored.get("kind") != self.kind:
             kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
             given = f"{stored.get('format', 'none')}{kind}"
@@ -80,6 +77,22 @@ class Archive:
         if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
             raise DpvalueError(f"{what} has been altered: its digest does not match")
         return header, tensors
+
+
+def read_bytes(path: Path, what: str) -> bytes:
+    """Return the bytes of a file that must be there; `what` it holds is named in errors."""
+    if not path.is_file():
+        raise DpvalueError(f"path must be a file with {what}, got {str(path)!r}")
+    return path.read_bytes()
+
+
+def described(content: bytes, what: str) -> dict[str, Any]:
+    """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal if there is one."""
+    size = int.from_bytes(content[:8], "little")
+    metadata = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what).get("__metadata__") or {}
+    stored: dict[str, Any] = parse_json(metadata.get("dpvalue", "{}"), what)
+    OBJECT(f"the header of {what}", stored)
+    return stored
 
 
 def as_text(content: Any) -> str:

@@ -202,7 +202,7 @@ def _choose_refit(at: Setting) -> Choice:
     mechanism = Mechanism(1.0, multiplier, unit, neighbours, law)
     whole = unit == "party"
     noise = mechanism.noise_std(torch.from_numpy(at.units)).numpy()
-    counted = at.sizes if whole or privacy is None else at.units
+    counted = at.sizes if privacy is None else counted_units(at, mechanism)
     surrogate = make_surrogate(model, at.public, counted, noise, settings.seed, whole).rounded(at.initial.dtype)
     described = surrogate.described(model, at.initial)
     basis = Basis(
@@ -216,6 +216,11 @@ def _choose_refit(at: Setting) -> Choice:
     projection = Projection(len(surrogate.vectors), "refit")
     initial = at.initial.new_zeros(described.size)
     return Choice(described, initial, basis, projection, schedule, 1, mechanism, 1.0, spent, surrogate=surrogate)
+
+
+def counted_units(at: Setting, mechanism: Mechanism) -> Ints:
+    """Return the number of units of each party whose descriptions are averaged; a whole party is its records."""
+    return at.sizes if mechanism.unit == "party" else at.units
 
 
 def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:

@@ -39,7 +39,7 @@ from dpvalue.stored import build, parse_json, read_text
 
 FORMAT_VERSION = 3
 _WAIT_SECONDS = 600.0
-_ADDED = "parties"
+_ADDED, _RESERVED, _RELEASE = "parties", "reserved", "release"
 Stored = TypeVar("Stored", "Charge", "Terms", Privacy)
 _SCHEMA = """
 CREATE TABLE ledger (format INTEGER NOT NULL, terms TEXT NOT NULL);
@@ -61,7 +61,11 @@ _COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the ledger; `digest` is over it, its bytes and the digest before it. One that adds parties is free."""
+    """One row of the ledger; `digest` is over it, its bytes and the digest before it.
+
+    One that adds parties is free. One that reserves is charged for all rounds of a purpose (`round` says how many); the
+    releases of these rounds then cost nothing more.
+    """
 
     number: int
     kind: str
@@ -205,8 +209,8 @@ class Ledger:
         with _transaction(self.path) as database:
             entries = self._verified(database)
             earlier = database.execute(
-                "SELECT request, time, bytes FROM entries WHERE kind = 'release' AND purpose = ? AND round = ?",
-                (self.purpose, round_),
+                "SELECT request, time, bytes FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
+                (_RELEASE, self.purpose, round_),
             ).fetchone()
             if earlier is not None:
                 if earlier[0] != request:
@@ -217,9 +221,10 @@ class Ledger:
                 self.returned[round_] = earlier[1]
                 stored: bytes = earlier[2]
                 return stored
-            require_room([entry.charge for entry in entries if entry.charge is not None], charge, self.budget)
+            if not self._is_reserved(entries, round_, charge):
+                require_room(costs(entries), charge, self.budget)
             made = make()
-            cells = "release", self.purpose, round_, request, json.dumps(asdict(charge))
+            cells = _RELEASE, self.purpose, round_, request, json.dumps(asdict(charge))
             head = self._append(database, entries, cells, made)
         self._keep_head(head)
         return made  # after the commit: the disk has it
@@ -238,16 +243,56 @@ class Ledger:
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
-        stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == ("release", self.purpose)}
+        if any((entry.kind, entry.purpose) == (_RESERVED, self.purpose) for entry in entries):
+            return
+        stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == (_RELEASE, self.purpose)}
         missing = rounds - len(stored & set(range(rounds)))
         if missing:
-            whole = replace(charge, releases=missing * charge.releases)
-            require_room([entry.charge for entry in entries if entry.charge is not None], whole, self.budget)
+            require_room(costs(entries), replace(charge, releases=missing * charge.releases), self.budget)
+
+    def reserve(self, rounds: int, charge: Charge) -> None:
+        """Charge all rounds of this purpose at once, before the first: other questions cannot use up their room.
+
+        The same again changes nothing; what is reserved is never given back. One round needs no reserve.
+        """
+        if rounds == 1:
+            return
+        whole = replace(charge, releases=rounds * charge.releases)
+        with _transaction(self.path) as database:
+            entries = self._verified(database)
+            own = [entry for entry in entries if entry.purpose == self.purpose and entry.kind != _ADDED]
+            if own:
+                if (own[0].kind, own[0].round, own[0].charge) != (_RESERVED, rounds, whole):
+                    raise DpvalueError(f"the rounds of {self.purpose!r} were asked for differently before")
+                return
+            require_room(costs(entries), whole, self.budget)
+            cells = _RESERVED, self.purpose, rounds, "", json.dumps(asdict(whole))
+            head = self._append(database, entries, cells, b"")
+        self._keep_head(head)
+
+    def _is_reserved(self, entries: list[Entry], round_: int, charge: Charge) -> bool:
+        """Whether a round was charged for before; raises for one beyond, or at another cost."""
+        for entry in entries:
+            if (entry.kind, entry.purpose) == (_RESERVED, self.purpose):
+                if round_ >= entry.round or entry.charge != replace(charge, releases=entry.round * charge.releases):
+                    raise DpvalueError(f"round {round_} of {self.purpose!r} is not what was reserved")
+                return True
+        return False
+
+    def stored(self, round_: int) -> tuple[bytes, str] | None:
+        """Return the bytes of a round of this purpose and the digest of their entry; None if there are none."""
+        with _transaction(self.path) as database:
+            self._verified(database)
+            found = database.execute(
+                "SELECT bytes, digest FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
+                (_RELEASE, self.purpose, round_),
+            ).fetchone()
+        return None if found is None else (found[0], found[1])
 
     @property
     def spent(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
-        return spent([entry.charge for entry in self.entries() if entry.charge is not None], self.budget)
+        return spent(costs(self.entries()), self.budget)
 
     def entries(self) -> list[Entry]:
         """Return all entries, without their bytes; every digest is checked."""
@@ -287,6 +332,16 @@ class Ledger:
             entries.append(Entry(number, kind, purpose, round_, request, cost, time, digest, names))
             previous = digest
         return entries
+
+
+def costs(entries: Sequence[Entry]) -> list[Charge]:
+    """Return what entries cost: those that reserve, and releases that nothing was reserved for."""
+    reserved = {entry.purpose for entry in entries if entry.kind == _RESERVED}
+    return [
+        entry.charge
+        for entry in entries
+        if entry.charge is not None and (entry.kind == _RESERVED or entry.purpose not in reserved)
+    ]
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The three values that cross between a party and the server: a job, a request and a release.
 
 A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
-how. All of it is public. A request asks for one round, at some models. A release is what leaves a party. Each is a file
-(safetensors with a JSON header) and has a digest; a digest tells files apart, and signs nothing.
+how. All of it is public. A request asks for one round, at some models; that for the first round follows from the job
+and a party's number of units. A release is what leaves a party. Each is a file (safetensors with a JSON header) and has
+a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.sealing`).
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from dpvalue.archive import Archive, Parts, Tensors, digest
+from dpvalue.archive import Archive, Parts, Tensors, digest, read_bytes
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, encoding_to_json
+from dpvalue.durable import write_whole
 from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, projected
@@ -27,16 +29,18 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
-from dpvalue.stored import COUNT, POSITIVE, TEXT, build, fields, one_of
+from dpvalue.sealing import Key, Seal, open_seal
+from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, build, fields, maybe, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
+_TABLE = "table."  # begins the names of tensors that are a table's
 STATISTICS = ("gradient", "score", "description")
 _HEADER = fields(
     encoding=check_encoding,
     model_digest=TEXT,
-    utility=TEXT,
     rounds=COUNT,
+    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, table=maybe(OBJECT)),
     dtype=one_of(_FLOATS),
     statistic=fields(kind=one_of(STATISTICS), distance=POSITIVE),
 )
@@ -61,23 +65,31 @@ class _Crossing(ABC):
         """A digest over all of it."""
         return digest(*self.parts())
 
-    def to_bytes(self) -> bytes:
-        """Return the bytes of the file."""
-        return self.archive.pack(*self.parts())
+    def to_bytes(self, key: Key | None = None, head: str = "") -> bytes:
+        """Return the bytes of the file; with a key, sealed, together with the head of a ledger."""
+        header, tensors = self.parts()
+        seal = None if key is None else key.seal(self.archive.kind, self.archive.version, self.digest, head)
+        return self.archive.pack(header, tensors, seal)
 
     @classmethod
     def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
         """Return what bytes hold, checked."""
         return cls.of_parts(*cls.archive.unpack(content, what or f"the {cls.archive.kind}"))
 
-    def save(self, path: str | Path) -> None:
+    @classmethod
+    def opened(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
+        """Return what bytes hold, and who sealed them; raises for a seal that is not right."""
+        what = what or f"the {cls.archive.kind}"
+        return cls.from_bytes(content, what), open_seal(content, what)
+
+    def save(self, path: str | Path, key: Key | None = None) -> None:
         """Write the file."""
-        self.archive.write(Path(path), *self.parts())
+        write_whole(Path(path), self.to_bytes(key))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a file, checked."""
-        return cls.of_parts(*cls.archive.read(Path(path)))
+        return cls.from_bytes(read_bytes(Path(path), f"a {cls.archive.kind}"), repr(str(path)))
 
 
 @dataclass(frozen=True)
@@ -111,6 +123,54 @@ class Statistic:
 
 
 @dataclass(frozen=True, eq=False)
+class Course:
+    """How many rounds a job has, and what the first one asks.
+
+    Attributes:
+        rounds: how many releases a party makes in all.
+        points: the models (w, q, size) that the first round asks at, for parties of w ranges of sizes.
+        shares: gradients at the q models are averaged by these shares (q,), then clipped.
+        least: the least number of units of each range (w,), growing, the first of them 0.
+    """
+
+    rounds: int
+    points: Tensor
+    shares: Tensor
+    least: Tensor
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        ranges = len(self.points)
+        if self.points.dim() != 3 or self.shares.shape != self.points.shape[1:2]:
+            raise DpvalueError("points and shares of the first round must be of as many models")
+        if self.least.dtype != torch.int64 or self.least.shape != (ranges,) or int(self.least[0]) != 0:
+            raise DpvalueError("least must be a whole number for each range of sizes, the first of them 0")
+        if bool((self.least.diff() <= 0).any()):
+            raise DpvalueError("least must grow from range to range")
+
+    def range_of(self, units: int) -> int:
+        """Return the range that a number of units lies in."""
+        return int((self.least <= units).sum()) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What a job says beside what a party computes: for people, and for whoever values the answers. All of it public.
+
+    Attributes:
+        utility: the digest of the public set; it is not protected by being hashed.
+        target: the column of labels, for parties that have files.
+        recipe: the options by which the job was made of the public file, as TOML.
+        table: the header and tensors of a table without parties, which releases are put into; a party does not read it.
+    """
+
+    utility: str
+    target: str | None = None
+    recipe: str = ""
+    table: Parts | None = None
+
+
+@dataclass(frozen=True, eq=False)
 class Job(_Crossing):
     """What is asked of parties, and how they answer; made by the server, from public things alone.
 
@@ -121,15 +181,15 @@ class Job(_Crossing):
         origin: the model that directions start from (d,).
         basis: the public directions (m, d) that a release is made in; None: all.
         mechanism: clipping and noise.
-        rounds: how many releases a party makes in all.
+        course: how many releases a party makes in all, and what the first is asked at.
         privacy: the budget of a party, for all of them.
         simulation: what makes the noise of a simulation; None for secure noise.
-        utility: the digest of the public set; it is not needed to answer, and not protected by being hashed.
+        about: what is not needed to answer.
         dtype: of what is computed.
         statistic: what a unit contributes, to be clipped and noised.
     """
 
-    archive: ClassVar[Archive] = Archive("job", 3)
+    archive: ClassVar[Archive] = Archive("job", 4)
 
     encoding: Encoding
     model: str | ModelFactory
@@ -137,10 +197,10 @@ class Job(_Crossing):
     origin: Tensor
     basis: Tensor | None
     mechanism: Mechanism
-    rounds: int
+    course: Course
     privacy: Privacy
     simulation: Simulation | None
-    utility: str
+    about: About
     dtype: str
     statistic: Statistic = Statistic()
 
@@ -150,9 +210,19 @@ class Job(_Crossing):
         if self.statistic.kind == "description" and self.basis is None:
             raise DpvalueError("description needs a basis: directions to describe units in")
         require_choice("dtype", self.dtype, _FLOATS)
-        require_count("rounds", self.rounds)
+        if self.course.points.shape[2] != self.size:
+            raise DpvalueError(f"points must have {self.size} numbers each, got {self.course.points.shape[2]}")
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
             raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
+
+    @property
+    def rounds(self) -> int:
+        """How many releases a party makes in all."""
+        return self.course.rounds
+
+    def first(self, units: int) -> Request:
+        """Return what a party of so many units is asked in the first round."""
+        return Request(self.digest, 0, self.course.points[self.course.range_of(units)], self.course.shares)
 
     @property
     def size(self) -> int:
@@ -189,8 +259,13 @@ class Job(_Crossing):
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
+        table = self.about.table
         header = {
-            **{name: getattr(self, name) for name in ("model_digest", "rounds", "utility", "dtype")},
+            **{name: getattr(self, name) for name in ("model_digest", "rounds", "dtype")},
+            "about": {
+                **{name: getattr(self.about, name) for name in ("utility", "target", "recipe")},
+                "table": None if table is None else table[0],
+            },
             "statistic": asdict(self.statistic),
             "encoding": encoding_to_json(self.encoding),
             "model": self.model if isinstance(self.model, str) else "custom",
@@ -199,6 +274,9 @@ class Job(_Crossing):
             "simulation": None if self.simulation is None else asdict(self.simulation),
         }
         tensors = {"origin": self.origin} if self.basis is None else {"origin": self.origin, "basis": self.basis}
+        tensors |= {f"course.{name}": getattr(self.course, name) for name in ("points", "shares", "least")}
+        if table is not None:
+            tensors |= {f"{_TABLE}{name}": tensor for name, tensor in table[1].items()}
         return header, tensors
 
     @classmethod
@@ -209,11 +287,18 @@ class Job(_Crossing):
             raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
         mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
+        about, least = header["about"], tensors.get("course.least")
+        if least is None or least.dim() != 1 or not len(least):
+            raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
+        points, shares = _floats(tensors, "course.points", 3), _floats(tensors, "course.shares", 1)
+        table = {name.removeprefix(_TABLE): tensor for name, tensor in tensors.items() if name.startswith(_TABLE)}
         return build(
             cls,
             "the job",
             {
-                **header,
+                **{name: part for name, part in header.items() if name != "rounds"},
+                "course": Course(header["rounds"], points, shares, least),
+                "about": build(About, "about", {**about, "table": about["table"] and (about["table"], table)}),
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),

@@ -65,6 +65,7 @@ class Party:
         ledger: where releases are charged and kept.
         simulation: whether jobs with seeded noise are answered; never on rows that are to be protected.
         engine: where to compute.
+        asker: who asks, as the ledger is to know it; jobs of different askers share its budget.
     """
 
     name: str
@@ -75,18 +76,23 @@ class Party:
     ledger: Ledger | None = None
     simulation: bool = False
     engine: Engine = field(default_factory=Local)
+    asker: str = ""
     _answered: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"Party({self.name!r})"
 
-    def answer(self, job: Job, request: Request) -> Release:
-        """Return the release that a request asks for; raises for reasons that do not depend on rows."""
+    def answer(self, job: Job, request: Request | None = None) -> Release:
+        """Return the release that a request asks for; raises for reasons that do not depend on rows.
+
+        Without a request it is that for the first round, which follows from the job and the number of units.
+        """
+        if request is None:
+            request = job.first(int(self._alone().counts(job.privacy)[0][0]))
         require_answerable(job, request)
         if job.simulation is not None and (not self.simulation or self.ledger is not None):
             raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
-        groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
-        rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
+        rows = self._alone()
         with self.engine.threading():
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
             behind = Behind(job.build(device), job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
@@ -103,10 +109,14 @@ class Party:
             if self.ledger is None:
                 return Release.from_bytes(self._once(job, request, make))
             charge = charge_of(contributions)
-            ledger = self.ledger.under(job.digest)
+            ledger = self.ledger.under(purpose_of(job, self.asker))
             ledger.require_for(rows.holding, job.privacy)
-            ledger.require_room(job.rounds, charge)
+            ledger.reserve(job.rounds, charge)
             return Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+
+    def _alone(self) -> _Alone:
+        groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
+        return _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
 
     def _once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
         """The bytes of a round, made at the first request; another request for the round is refused."""
@@ -117,6 +127,11 @@ class Party:
             answer = make()
             self._answered[job.digest, request.round] = asked, answer
         return answer
+
+
+def purpose_of(job: Job, asker: str) -> str:
+    """Return what a ledger knows a job of an asker by."""
+    return f"{asker} {job.digest}".strip()
 
 
 def require_answerable(job: Job, request: Request) -> None:

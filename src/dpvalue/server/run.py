@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.archive import digest
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
@@ -32,16 +31,16 @@ from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.interleaved import InterleavedReleases
-from dpvalue.releasing.job import Job, Simulation
+from dpvalue.releasing.job import Job
 from dpvalue.releasing.party import Behind
 from dpvalue.releasing.projection import Projection
 from dpvalue.server.charging import Charging, charging
+from dpvalue.server.making import make_job, make_table
 from dpvalue.server.rounds import Rounds
-from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.valuation.estimates import Estimate, Estimator
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
-from dpvalue.valuation.table import Origin, Table
+from dpvalue.valuation.table import Table
 
 logger = logging.getLogger("dpvalue")
 
@@ -159,29 +158,10 @@ class Run:
         return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
 
     def _table(self, rows: Tensor) -> Table:
-        choice, settings = self.choice, self.settings
-        weights = choice.schedule.table_weights(settings.permutations)
-        return Table(
-            rows=rows.cpu(),
-            names=self.names,
-            noise_std=self.contributions.read_std.numpy() * np.linalg.norm(weights),
-            guarantee=self._spent(),
-            initial=(self.walker.initial if choice.basis is None else choice.basis.origin).cpu(),
-            basis=None if choice.basis is None else choice.basis.vectors.cpu(),
-            learning_rate=choice.learning_rate,
-            model=settings.model,
-            digest=self.walker.model.digest(),
-            encoding=self.encoding,
-            origin=Origin(
-                choice.schedule,
-                settings.permutations,
-                choice.projection,
-                choice.expected_auc,
-                self.sizes,
-                choice.surrogate,
-            ),
-            seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
-        )
+        weights = self.choice.schedule.table_weights(self.settings.permutations)
+        noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)
+        choice = replace(self.choice, spent=self._spent())
+        return make_table(self.settings, choice, self.encoding, rows.cpu(), self.names, noise, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -198,29 +178,9 @@ class Prepared:
         """The public numbers of rows and of protected units of each party."""
         return self.at.sizes, self.at.units
 
-    def job(self, names: Sequence[str | int] = ()) -> Job:
-        """Return what parties are asked, for schedules of rounds under differential privacy.
-
-        `names` are the parties of a simulation, in the order of the table; nobody else's are part of a job.
-        """
-        settings, choice, public = self.at.settings, self.choice, self.at.public
-        if settings.privacy is None or not choice.schedule.in_rounds:
-            raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
-        judged = {"metric": str(public.metric), "l2": public.l2}
-        return Job(
-            encoding=self.encoding,
-            model=settings.model,
-            model_digest=self.at.model.digest(),
-            origin=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
-            basis=None if choice.basis is None else choice.basis.vectors.cpu(),
-            mechanism=choice.mechanism,
-            rounds=choice.releases,
-            privacy=settings.privacy,
-            simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
-            utility=digest(judged, {"x": public.x, "y": public.y}),
-            dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
-            statistic=choice.statistic,
-        )
+    def job(self, names: Sequence[str | int] = (), target: str | None = None, recipe: str = "") -> Job:
+        """Return what parties are asked; arguments as in `make_job`."""
+        return make_job(self.at, self.encoding, self.choice, names, target, recipe)
 
     def keeping(self, checkpoint: Path) -> Prepared:
         """Return the same with releases that a folder keeps as they are made."""

@@ -1,0 +1,136 @@
+"""What a prepared run hands out: a job for parties to answer, and a table for what they release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.archive import Parts, digest
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.encoding import Encoding
+from dpvalue.errors import DpvalueError
+from dpvalue.models import Linear
+from dpvalue.planning.choice import Choice, Setting, counted_units
+from dpvalue.planning.settings import Settings
+from dpvalue.refit.surrogate import make_surrogate
+from dpvalue.releasing.job import About, Course, Job, Simulation
+from dpvalue.streams import replay_seed, replay_seed_of_rows
+from dpvalue.valuation.table import Origin, Table
+
+_LARGEST = 10**8
+_GROWTH = 1.1  # from one size to the next for which a window is chosen
+_DENORMAL = 1e-30
+
+
+def make_table(
+    settings: Settings,
+    choice: Choice,
+    encoding: Encoding,
+    rows: Tensor,
+    names: tuple[str | int, ...],
+    noise_std: Floats,
+    sizes: Ints,
+) -> Table:
+    """Return the table of combined releases (n, size), whose noise has these standard deviations (n,)."""
+    return Table(
+        rows=rows,
+        names=names,
+        noise_std=noise_std,
+        guarantee=choice.spent,
+        initial=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
+        basis=None if choice.basis is None else choice.basis.vectors.cpu(),
+        learning_rate=choice.learning_rate,
+        model=settings.model,
+        digest=choice.model.digest(),
+        encoding=encoding,
+        origin=Origin(
+            choice.schedule, settings.permutations, choice.projection, choice.expected_auc, sizes, choice.surrogate
+        ),
+        seed=replay_seed_of_rows(rows.numpy()) if choice.spent.simulation else replay_seed(settings.seed),
+    )
+
+
+def make_job(
+    at: Setting,
+    encoding: Encoding,
+    choice: Choice,
+    names: Sequence[str | int] = (),
+    target: str | None = None,
+    recipe: str = "",
+) -> Job:
+    """Return what parties are asked, for schedules of rounds under differential privacy.
+
+    Formal guarantee: a function of the public set, the settings and the parties' public sizes.
+
+    Args:
+        at: what choices were made from.
+        encoding: how rows become numbers.
+        choice: what was chosen.
+        names: the parties of a simulation, in the order of the table; nobody else's are part of a job.
+        target: the column of labels in parties' files.
+        recipe: the options that the job was made by.
+    """
+    settings, public = at.settings, at.public
+    if settings.privacy is None or not choice.schedule.in_rounds:
+        raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
+    judged = {"metric": str(public.metric), "l2": public.l2}
+    wide, least = _by_size(at, choice)
+    points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
+    return Job(
+        encoding=encoding,
+        model=settings.model,
+        model_digest=at.model.digest(),
+        origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
+        basis=None if choice.basis is None else _flushed(choice.basis.vectors),
+        mechanism=choice.mechanism,
+        course=Course(choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)),
+        privacy=settings.privacy,
+        simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
+        about=About(
+            digest(judged, {"x": public.x, "y": public.y}), target, recipe, _blank(settings, wide, encoding, least)
+        ),
+        dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
+        statistic=choice.statistic,
+    )
+
+
+def _by_size(at: Setting, choice: Choice) -> tuple[Choice, Ints]:
+    """The choice for stand-ins of all sizes, one for each range, and the least number of units of each.
+
+    Under the refit game a party is asked by its size. The directions do not depend on sizes: what is chosen here for
+    the sizes of the plan is what the plan has chosen.
+    """
+    if choice.surrogate is None or choice.basis is None:
+        return choice, np.zeros(1, dtype=np.int64)
+    assert isinstance(at.model, Linear)
+    grown = np.unique(np.rint(_GROWTH ** np.arange(0, np.log(_LARGEST) / np.log(_GROWTH))).astype(np.int64))
+    sizes = np.unique(np.concatenate([[0], grown, counted_units(at, choice.mechanism)]))
+    noise = choice.mechanism.noise_std(torch.from_numpy(sizes)).numpy()
+    whole = choice.mechanism.unit == "party"
+    wide = make_surrogate(at.model, at.public, sizes, noise, at.settings.seed, whole).rounded(at.initial.dtype)
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(wide.chosen) != 0]))
+    wide = replace(wide, chosen=wide.chosen[starts])
+    basis = replace(choice.basis, points=wide.weights().to(at.initial)[None])
+    return replace(choice, surrogate=wide, basis=basis), sizes[starts]
+
+
+def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) -> Parts:
+    """A table of stand-ins, one for each range of sizes, without what the job holds itself."""
+    points = wide.points
+    rows = torch.zeros(len(least), points.shape[-1], dtype=points.dtype)
+    header, tensors = make_table(
+        settings, wide, encoding, rows, tuple(least.tolist()), np.zeros(len(least)), least
+    ).parts()
+    return (
+        {name: part for name, part in header.items() if name != "encoding"},
+        {name: part for name, part in tensors.items() if name not in ("initial", "basis")},
+    )
+
+
+def _flushed(numbers: Tensor) -> Tensor:
+    """Numbers without those so small that a processor may be slow with them, or take them for zero."""
+    return torch.where(numbers.abs() < _DENORMAL, 0.0, numbers).cpu().contiguous()
