@@ -11,6 +11,7 @@ import pandas as pd
 
 from dpvalue.data.files import read_public
 from dpvalue.data.parties import Parties
+from dpvalue.data.reading import read_labels
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
@@ -25,7 +26,7 @@ from dpvalue.jobs.folder import (
     table_curves,
     values_frame,
 )
-from dpvalue.jobs.job import Job, Known, read_labels
+from dpvalue.jobs.job import Job, Known
 from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.progress import Progress
 from dpvalue.report.record import Record

@@ -7,7 +7,7 @@ them, and until the user has agreed nothing else is read. `Job.read` reads the r
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from dpvalue.arrays import Array, Bools, Floats
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.encoding import EncodedRows
-from dpvalue.data.files import Peek, read_private, read_public
+from dpvalue.data.files import Peek, read_public
 from dpvalue.data.parties import Parties
+from dpvalue.data.reading import read_encoded, read_labels
 from dpvalue.data.schema import Schema, classes_of, infer_task
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
@@ -40,8 +41,8 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """A run whose public side is ready; made by `open_job`.
+class PublicSide:
+    """What a public file and options say of a run; made by `open_public`.
 
     Attributes:
         config: the options.
@@ -49,8 +50,6 @@ class Job:
         classes: all classes, as given or as the public file shows; None for regression.
         utility: the public rows.
         schema: how columns become numbers.
-        peeks: what is public of the private files.
-        owners: the party and the person of each line, where columns (or several files) tell them.
     """
 
     config: RunConfig
@@ -58,8 +57,6 @@ class Job:
     classes: tuple[str, ...] | None
     utility: Utility
     schema: Schema
-    peeks: tuple[Peek, ...]
-    owners: Owners = field(repr=False)
 
     @property
     def model(self) -> str:
@@ -80,6 +77,20 @@ class Job:
             ledger=config.open_ledger(),
             seed=config.seed,
         )
+
+
+
+@dataclass(frozen=True, eq=False)
+class Job(PublicSide):
+    """A run whose public side is ready; made by `open_job`.
+
+    Attributes:
+        peeks: what is public of the private files.
+        owners: the party and the person of each line, where columns (or several files) tell them.
+    """
+
+    peeks: tuple[Peek, ...]
+    owners: Owners = field(repr=False)
 
     def plan(self) -> Plan:
         """Return what the run would spend and could reach; it keeps what was chosen."""
@@ -103,18 +114,16 @@ class Job:
 
     def read(self) -> tuple[Parties, Known | None]:
         """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks."""
-        target, truth = self.config.target, self.config.truth
-        names = [*self.schema.names, target] if truth is None else [*self.schema.names, target, truth]
+        truth, others = self.config.truth, [] if self.config.truth is None else [self.config.truth]
         features: list[Floats] = []
         labels: list[Array] = []
         marks: list[Array] = []
         for path in self.config.train:
-            for block in read_private(Path(path), list(dict.fromkeys(names))):
-                features.append(self.schema.transform(block.columns))
-                features[-1][block.bad] = np.nan
-                labels.append(self.labels(block.columns[target]))
+            for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others):
+                features.append(piece.features)
+                labels.append(piece.labels)
                 if truth is not None:
-                    marks.append(_marks(truth, block.columns[truth]))
+                    marks.append(_marks(truth, piece.columns[truth]))
         rows = EncodedRows(np.concatenate(features), self.schema)
         parties = Parties(rows, np.concatenate(labels), *self.owners, self.config.person)
         return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
@@ -126,14 +135,21 @@ class Job:
 
 def open_job(config: RunConfig) -> Job:
     """Read the public file, peek at the private ones, and check that they fit."""
+    public = open_public(config)
+    parts = {field.name: getattr(public, field.name) for field in fields(public)}
+    peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])
+    return Job(**parts, peeks=peeks, owners=owners)
+
+
+def open_public(config: RunConfig) -> PublicSide:
+    """Read the public file."""
     public = read_public(Path(config.test))
     if config.target not in public.columns:
         raise DpvalueError(f"{config.test} has no column {config.target!r} for the target")
-    own = {name for name in (config.target, config.group, config.person, config.truth) if name is not None}
     unknown = [name for name in config.drop if name not in public.columns]
     if unknown:
         raise DpvalueError(f"{config.test} has no column {unknown[0]!r} to drop")
-    features = public.without(*own, *config.drop)
+    features = public.without(*_own(config), *config.drop)
     target = public[config.target]
     if target.lacking().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
@@ -146,8 +162,12 @@ def open_job(config: RunConfig) -> Job:
         raise DpvalueError(f"the target {config.target!r} of {config.test} must be numbers for regression")
     else:
         classes = None
-    utility, schema = Utility(features, read_labels(target, task)), Schema().fit(features)
-    return Job(config, task, classes, utility, schema, *look(config, [*features.columns, *sorted(own)]))
+    return PublicSide(config, task, classes, Utility(features, read_labels(target, task)), Schema().fit(features))
+
+
+def _own(config: RunConfig) -> set[str]:
+    """The columns that are no features."""
+    return {name for name in (config.target, config.group, config.person, config.truth) if name is not None}
 
 
 def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
@@ -159,15 +179,6 @@ def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
     if len(classes) < 2:
         raise DpvalueError(f"the target {config.target!r} of {config.test} has one class only: it takes at least two")
     return classes
-
-
-def read_labels(column: Column, task: str) -> Array:
-    """Return labels as canonical texts, or as numbers for regression; NaN (None) for what is none."""
-    if task == CLASSIFICATION:
-        return column.texts()
-    numbers = column.numbers()
-    numbers[np.isinf(numbers)] = np.nan
-    return numbers
 
 
 def _marks(column: str, cells: Column) -> Bools:
