@@ -1,6 +1,8 @@
 """The command line. Bad input ends with one clear line and exit code 2."""
 
-from dpvalue.cli import run, check, plan, demo, audit, ledger, reproduce, bench  # isort: skip  (the order of the help)
+from dpvalue.cli import run, check, plan, demo, audit, job, party, value, ledger, key, reproduce, bench  # isort: skip  (the order of the help)
 from dpvalue.cli.common import app
 
-__all__ = ["app", "audit", "bench", "check", "demo", "ledger", "plan", "reproduce", "run"]
+__all__ = [
+    "app", "audit", "bench", "check", "demo", "job", "key", "ledger", "party", "plan", "reproduce", "run", "value",
+]  # fmt: skip

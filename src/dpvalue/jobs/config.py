@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import parse
 from dpvalue.valuation.semivalues import semivalues
 
 TASKS = ("auto", "classification", "regression")
-_LISTS = ("train", "drop", "semivalue", "classes")
+_LISTS = ("train", "drop", "semivalue", "classes", "sizes")
 _NOT_ASCII = re.compile(r"[^ -~]")
 
 
@@ -27,11 +27,15 @@ def _escaped(letter: re.Match[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What is valued, against what, at which budget: a run's settings, flat as the options of `dpvalue run`."""
+    """What is valued, against what, at which budget: a run's settings, flat as the options of `dpvalue run`.
 
-    train: tuple[str, ...]
+    A study (`dpvalue job`) has no private files, but the numbers of records (or persons) that it was planned for.
+    """
+
+    train: tuple[str, ...] = ()
     test: str
     target: str
+    sizes: tuple[int, ...] = ()
     group: str | None = None
     person: str | None = None
     truth: str | None = None
@@ -56,11 +60,15 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
-        if not self.train:
-            raise DpvalueError("train must name at least one file")
+        if bool(self.train) == bool(self.sizes):
+            raise DpvalueError("train must name at least one file; of a study, sizes must be given instead")
+        for size in self.sizes:
+            require_count("sizes", size)
+        if self.sizes and (not self.private or len(self.sizes) < 2):
+            raise DpvalueError("sizes must be of at least two parties, whose records are protected")
         if len(self.train) > 1 and self.group is not None:
             raise DpvalueError("group must not be given with several files: each file is one party")
-        if self.private and self.unit == "person" and self.person is None:
+        if self.private and self.unit == "person" and self.person is None and self.train:
             raise DpvalueError("person must be given for unit person: the column of persons' ids")
         if self.head is not None and self.ledger is None:
             raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
@@ -86,6 +94,8 @@ class RunConfig:
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""
         lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
+        if self.sizes:
+            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
         for name, given in asdict(self).items():
             if given is None:
                 continue
@@ -116,7 +126,7 @@ def make_config(given: dict[str, Any]) -> RunConfig:
             raise DpvalueError(f"there is no option {name!r}; there are {', '.join(types)}")
         _require_type(name, value, types[name])
     for name in ("train", "test", "target"):
-        if not given.get(name):
+        if not given.get(name) and not (name == "train" and given.get("sizes")):
             hint = {"train": "the private file(s)", "test": "--test, the public file", "target": "--target, the label"}
             raise DpvalueError(f"{name} must be given: {hint[name]}")
     ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
@@ -124,7 +134,10 @@ def make_config(given: dict[str, Any]) -> RunConfig:
 
 
 def _require_type(name: str, value: Any, declared: str) -> None:
-    if name in _LISTS:
+    if name == "sizes":
+        ok = isinstance(value, list | tuple) and all(type(size) is int for size in value)
+        wanted = "a list of whole numbers"
+    elif name in _LISTS:
         ok = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
         wanted = "a list of texts"
     elif "str" in declared:

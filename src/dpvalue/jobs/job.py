@@ -79,7 +79,6 @@ class PublicSide:
         )
 
 
-
 @dataclass(frozen=True, eq=False)
 class Job(PublicSide):
     """A run whose public side is ready; made by `open_job`.
@@ -135,6 +134,8 @@ class Job(PublicSide):
 
 def open_job(config: RunConfig) -> Job:
     """Read the public file, peek at the private ones, and check that they fit."""
+    if not config.train:
+        raise DpvalueError("train must name at least one file: these are the options of a study (dpvalue job)")
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
     peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])

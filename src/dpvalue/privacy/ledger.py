@@ -289,6 +289,21 @@ class Ledger:
             ).fetchone()
         return None if found is None else (found[0], found[1])
 
+    def require_same(self, round_: int, request: str) -> None:
+        """Raise if a round of this purpose was asked for by another request."""
+        for entry in self.entries():
+            if (entry.kind, entry.purpose, entry.round) == (_RELEASE, self.purpose, round_):
+                if entry.request != request:
+                    raise DpvalueError(f"round {round_} of {self.purpose!r} was asked for differently before")
+                return
+
+    def require_entry(self, digest: str) -> None:
+        """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
+        if all(entry.digest != digest for entry in self.entries()):
+            raise DpvalueError(
+                f"the ledger {str(self.path)!r} lacks an entry that a coordinator has seen: an old copy was put back"
+            )
+
     @property
     def spent(self) -> float:
         """The epsilon spent so far, at the budget's delta."""

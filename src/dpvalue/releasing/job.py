@@ -30,7 +30,7 @@ from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
 from dpvalue.sealing import Key, Seal, open_seal
-from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, build, fields, maybe, one_of
+from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, WHOLE, build, fields, maybe, one_of
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
@@ -38,12 +38,15 @@ _TABLE = "table."  # begins the names of tensors that are a table's
 STATISTICS = ("gradient", "score", "description")
 _HEADER = fields(
     encoding=check_encoding,
+    model=TEXT,
     model_digest=TEXT,
     rounds=COUNT,
     about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, table=maybe(OBJECT)),
     dtype=one_of(_FLOATS),
     statistic=fields(kind=one_of(STATISTICS), distance=POSITIVE),
 )
+_REQUEST = fields(job=TEXT, round=WHOLE, head=TEXT)
+_RELEASE = fields(job=TEXT, request=TEXT, round=WHOLE, party=TEXT, units=WHOLE)
 
 
 class _Crossing(ABC):
@@ -240,6 +243,8 @@ class Job(_Crossing):
 
     def build(self, device: torch.device) -> Model:
         """Return the model that requests are models of: along the basis, if there is one."""
+        if isinstance(self.model, str) and self.model not in KINDS:
+            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {self.model!r}: nothing that came is run")
         dtype = DTYPES[self.dtype]
         like = torch.zeros(self.encoding.shape, dtype=dtype, device=device)
         model = build_model(self.model, self.encoding.task, like, self.encoding.outputs, dtype, device)
@@ -283,8 +288,6 @@ class Job(_Crossing):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
         """Return the job that a file describes."""
         _HEADER("", header)
-        if header.get("model") not in KINDS:
-            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {header.get('model')!r}")
         mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         about, least = header["about"], tensors.get("course.least")
@@ -320,17 +323,20 @@ class Request(_Crossing):
         points: the models (q, size).
         shares: with shares (q,) gradients are averaged by them, then clipped once; without, each is clipped, and then
             they are averaged.
+        head: that of the party's ledger with its last release, echoed: by it the party notices an old copy.
     """
 
-    archive: ClassVar[Archive] = Archive("request", 1)
+    archive: ClassVar[Archive] = Archive("request", 2)
 
     job: str
     round: int
     points: Tensor
     shares: Tensor | None = None
+    head: str = ""
 
     def __post_init__(self) -> None:
         require_count("round", self.round, least=0)
+        TEXT("head", self.head)
         if self.points.dim() != 2 or not len(self.points) or not bool(self.points.isfinite().all()):
             raise DpvalueError(f"points must be finite, of shape (q, size), got {tuple(self.points.shape)}")
         if self.shares is not None and self.shares.shape != self.points.shape[:1]:
@@ -351,11 +357,12 @@ class Request(_Crossing):
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         tensors = {"points": self.points} if self.shares is None else {"points": self.points, "shares": self.shares}
-        return {"job": self.job, "round": self.round}, tensors
+        return {"job": self.job, "round": self.round, "head": self.head}, tensors
 
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Request:
         """Return the request that a file describes."""
+        _REQUEST("", header)
         shares = _floats(tensors, "shares", 1) if "shares" in tensors else None
         return build(cls, "the request", {**header, "points": _floats(tensors, "points", 2), "shares": shares})
 
@@ -393,6 +400,7 @@ class Release(_Crossing):
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Release:
         """Return the release that a file describes."""
+        _RELEASE("", header)
         return build(cls, "the release", {**header, "numbers": _floats(tensors, "numbers", 1)})
 
 

@@ -40,6 +40,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
         _bars(values, names[0], pay) if few else _curve(values, names[0], record),
         table_section(values, columns),
         _promise(record),
+        _federated(record),
         _tasks(record),
         _detection(record),
         _ceilings(record),
@@ -100,6 +101,28 @@ def _promise(record: Record) -> str:
         numbers["ledger: spent so far"] = f"epsilon = {ledger.spent:.4g} of {ledger.epsilon:.4g}"
         numbers["ledger: head to keep"] = ledger.head[:20] + "..."
     return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_terms(numbers)}</section>'
+
+
+def _federated(record: Record) -> str:
+    """Who answered from home, and what does not count."""
+    study, unit = record.federated, "persons" if record.guarantee.unit == "person" else "records"
+    if study is None:
+        return ""
+    cells = []
+    for party in study.answered:
+        key = f"{party.key[:20]}..." if party.key else "not signed"
+        cells.append((party.party, f"{party.units:,}", f"{party.rounds} of {study.rounds}", key))
+    heads = "".join(f"<th>{head}</th>" for head in ("party", unit, "releases", "signed by"))
+    rows = "".join("<tr>" + "".join(f"<td>{safe(cell)}</td>" for cell in line) + "</tr>" for line in cells)
+    text = (
+        "Each party answered from its own machine, with its own noise. Numbers of records are what parties say; a "
+        "party that sends something else than its data harms the values, and nobody's privacy."
+    )
+    lost = "".join(f"<li>{safe(f'{gone.party}, round {gone.round}: {gone.why}')}</li>" for gone in study.rejected)
+    return (
+        f"<section><h2>Who answered</h2><p>{text}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
+        f"</table>{f'<p>What does not count:</p><ul>{lost}</ul>' if lost else ''}</section>"
+    )
 
 
 def _verdict(values: Valued) -> str:

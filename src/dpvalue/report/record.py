@@ -119,6 +119,42 @@ class Detection:
 
 
 @dataclass(frozen=True)
+class Answered:
+    """A party that answered from home: its number of units, how often it released, and its key if it signed."""
+
+    party: str
+    units: int
+    rounds: Count
+    key: str
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """What a party sent, or did not send, that does not count, and why."""
+
+    party: str
+    round: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Federated:
+    """A study whose parties answered from home.
+
+    Attributes:
+        job: the digest of the job.
+        rounds: how many releases each was asked for.
+        answered: who did.
+        rejected: what does not count.
+    """
+
+    job: str
+    rounds: Count
+    answered: tuple[Answered, ...]
+    rejected: tuple[Rejected, ...]
+
+
+@dataclass(frozen=True)
 class Record:
     """A run, as its folder keeps it.
 
@@ -133,6 +169,7 @@ class Record:
         values: how values were made; None while there are none.
         curves: of utility; none while there are no values.
         detection: how well a known answer was found; None without one.
+        federated: who answered from home; None for a run in one process.
     """
 
     made: str
@@ -145,6 +182,7 @@ class Record:
     values: Valued | None
     curves: tuple[CurveRecord, ...]
     detection: Detection | None
+    federated: Federated | None = None
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.guarantee.private:

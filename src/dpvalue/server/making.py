@@ -12,6 +12,7 @@ from torch import Tensor
 from dpvalue.archive import Parts, digest
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
+from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear
 from dpvalue.planning.choice import Choice, Setting, counted_units
@@ -77,7 +78,6 @@ def make_job(
     settings, public = at.settings, at.public
     if settings.privacy is None or not choice.schedule.in_rounds:
         raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
-    judged = {"metric": str(public.metric), "l2": public.l2}
     wide, least = _by_size(at, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(
@@ -90,12 +90,15 @@ def make_job(
         course=Course(choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)),
         privacy=settings.privacy,
         simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
-        about=About(
-            digest(judged, {"x": public.x, "y": public.y}), target, recipe, _blank(settings, wide, encoding, least)
-        ),
+        about=About(public_digest(public), target, recipe, _blank(settings, wide, encoding, least)),
         dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
         statistic=choice.statistic,
     )
+
+
+def public_digest(public: PublicSet) -> str:
+    """Return what a job knows its public set by."""
+    return digest({"metric": str(public.metric), "l2": public.l2}, {"x": public.x, "y": public.y})
 
 
 def _by_size(at: Setting, choice: Choice) -> tuple[Choice, Ints]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
+from dpvalue.archive import Tensors
 from dpvalue.arrays import Floats
 from dpvalue.data.stored_encoding import encoding_from_json
 from dpvalue.engine.local import Local
@@ -34,11 +33,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
             on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
     """
     header, tensors = FILE.read(Path(path))
-    try:
-        check_saved(header, tensors)
-    except DpvalueError as error:  # a header that this library did not write
-        raise DpvalueError(f"{str(path)!r} is not a whole dpvalue file: {error}") from None
-    table = _table(header, tensors, model, preprocess)
+    table = table_of_parts(header, tensors, repr(str(path)), model, preprocess)
     if "result" not in header:
         return table
     stored = header["result"]
@@ -51,7 +46,14 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     return Result(table, kinds, estimates, stored["walks"], stored["converged"], None, engine)
 
 
-def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFactory | None, preprocess: Any) -> Table:
+def table_of_parts(
+    header: dict[str, Any], tensors: Tensors, what: str, model: ModelFactory | None = None, preprocess: Any = None
+) -> Table:
+    """Return the table that a header and tensors hold, checked; `what` names them in errors."""
+    try:
+        check_saved(header, tensors)
+    except DpvalueError as error:  # a header that this library did not write
+        raise DpvalueError(f"{what} is not a whole dpvalue file: {error}") from None
     named = header["model"] in KINDS
     if named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")

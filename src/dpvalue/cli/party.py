@@ -1,0 +1,114 @@
+"""`dpvalue party check` and `answer`: a party at home, with its own file, ledger and noise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, option, out
+
+if TYPE_CHECKING:
+    from dpvalue.home.agent import Agent
+
+party_app = typer.Typer(
+    help="Answer a job at home, with your own file, ledger and noise.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(party_app, name="party")
+Ledgered = Annotated[Path | None, option("Your ledger (dpvalue ledger new).")]
+Headed = Annotated[Path | None, option("The file that keeps its head.")]
+Ruled = Annotated[Path | None, option("Your policy.toml; else what the ledger says.")]
+
+
+@party_app.command("check")
+def party_check(
+    job: Annotated[Path, argument()],
+    file: Annotated[Path, argument()],
+    name: Annotated[str, option("Yours, as the coordinator knows you.")] = "",
+    ledger: Ledgered = None,
+    head: Headed = None,
+    policy: Ruled = None,
+) -> None:
+    """Say what answering a job with your file would send and spend. Nothing is released.
+
+    Example: dpvalue party check study.job my.csv --ledger my.ledger
+    """
+    with failing_clearly():
+        from dpvalue.archive import read_bytes
+
+        agent = make_agent(name or file.stem, file, ledger, head, policy, None)
+        weighed = agent.weigh(read_bytes(job, "a job"))
+        counted = "persons" if weighed.job.privacy.unit == "person" else "records"
+        out.print(f"from: {weighed.asker}")
+        often = "once" if weighed.job.rounds == 1 else f"{weighed.job.rounds} times"
+        out.print(
+            f"would send: {weighed.job.size} numbers with noise, {often}; and that you have {weighed.units} {counted}"
+        )
+        out.print(f"would read: {', '.join(weighed.columns)}", markup=False)
+        assert agent.ledger is not None
+        budget = agent.ledger.budget
+        out.print(f"would spend: epsilon = {weighed.epsilon:.4g} per {budget.unit}, computed from the noise")
+        out.print(f"spent so far: epsilon = {weighed.spent:.4g} of {budget.epsilon:.4g}")
+        out.print(CHECK_ADVICE)
+    out.print("Nothing was released.")
+
+
+@party_app.command("answer")
+def party_answer(
+    job: Annotated[Path, argument()],
+    file: Annotated[Path, argument()],
+    name: Annotated[str, option("Yours, as the coordinator knows you.")] = "",
+    ledger: Ledgered = None,
+    out_: Annotated[Path | None, option("The file to write; NAME.release.", "--out")] = None,
+    request: Annotated[Path | None, option("Of a later round; the first needs none.")] = None,
+    head: Headed = None,
+    policy: Ruled = None,
+    key: Annotated[Path | None, option("Sign with this key (dpvalue key new).")] = None,
+) -> None:
+    """Answer a job with your file: the numbers it asks for, with noise, charged to your ledger.
+
+    The same again writes the same answer, and spends nothing more.
+
+    Example: dpvalue party answer study.job my.csv --name site-a --ledger my.ledger --out site-a.release
+    """
+    with failing_clearly():
+        from dpvalue.archive import read_bytes
+        from dpvalue.durable import write_whole
+        from dpvalue.errors import DpvalueError
+
+        if not name:
+            raise DpvalueError("name must be given: --name, yours as the coordinator knows you")
+        agent = make_agent(name, file, ledger, head, policy, key)
+        place = out_ or Path(f"{name}.release")
+        if not place.parent.is_dir():
+            raise DpvalueError(f"there is no folder {place.parent}")
+        asked = b"" if request is None else read_bytes(request, "a request")
+        release = agent.answer(read_bytes(job, "a job"), asked)
+        write_whole(place, release)
+        assert agent.ledger is not None
+        out.print(f"written to {place}: {len(release):,} bytes, to send back", markup=False)
+        out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
+        out.print(f"head of the ledger, to keep elsewhere: {agent.ledger.head()}")
+
+
+def make_agent(
+    name: str, file: Path, ledger: Path | None, head: Path | None, policy: Path | None, key: Path | None
+) -> Agent:
+    """Return the agent of a party, as its options say."""
+    import torch
+
+    from dpvalue.errors import DpvalueError
+    from dpvalue.home.agent import Agent
+    from dpvalue.home.policy import Policy, read_policy
+    from dpvalue.home.rows import OwnFile
+    from dpvalue.privacy.ledger import Ledger
+    from dpvalue.sealing import Key
+
+    if ledger is None:
+        raise DpvalueError("ledger must be given: --ledger, yours; dpvalue ledger new makes one")
+    torch.set_flush_denormal(True)  # how long a product takes must not tell of a row
+    opened = Ledger(ledger, head=head)
+    rules = Policy.of_ledger(opened.budget, opened.terms.person) if policy is None else read_policy(policy)
+    signing = None if key is None else Key.read(key)
+    return Agent(name, OwnFile(file, rules.protection.person), opened, rules, signing)

@@ -1,0 +1,104 @@
+"""`dpvalue value` and `verify`: from parties' answers to values, and the values made again by anyone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
+from dpvalue.cli.done import show_done
+
+
+@app.command()
+def value(
+    job: Annotated[Path, argument()],
+    releases: Annotated[list[Path] | None, argument()] = None,
+    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
+    test: Annotated[Path | None, option("The public file; else as the job names it.")] = None,
+    roster: Annotated[Path | None, option("roster.toml: names and keys of the parties.")] = None,
+    key: Annotated[Path | None, option("The key that the job was signed with.")] = None,
+    semivalue: Annotated[list[str] | None, option("Others than the job's.")] = None,
+    pay: Annotated[float | None, option("An amount to share by value.")] = None,
+) -> None:
+    """Value what parties have released for a job. Late answers are added to what is there, and all is valued again.
+
+    With more rounds than one, it writes what each party is asked next.
+
+    Example: dpvalue value study.job releases/*.release --out results
+    """
+    with failing_clearly():
+        from dpvalue.archive import read_bytes
+        from dpvalue.progress import reporting
+        from dpvalue.releasing.job import Job
+        from dpvalue.sealing import Key
+        from dpvalue.study.coordinator import Coordinator
+        from dpvalue.study.making import options_of, read_utility
+        from dpvalue.study.roster import read_roster
+        from dpvalue.study.valuing import STATE, options_for, require_place, value_study
+
+        content = read_bytes(job, "a job")
+        asked = Job.from_bytes(content, str(job))
+        require_place(out_, asked)
+        public = test or job.parent / options_of(asked).test
+        utility = read_utility(asked, public)
+        known = None if roster is None else read_roster(roster)
+        coordinator = Coordinator(out_ / STATE, content, known, None if key is None else Key.read(key))
+        for path in releases or []:
+            receipt = coordinator.receive(read_bytes(path, "a release"))
+            if receipt.why:
+                out.print(f"{path} does not count: {receipt.why}", markup=False)
+        if asked.rounds > 1 and not _last_round(coordinator):
+            return
+        options = options_for(asked, public, semivalue=tuple(semivalue or ()), pay=pay)
+        with reporting(progress=True) as tell:
+            done = value_study(coordinator, utility, options, out_, tell)
+        _who(done.record.federated)
+        show_done(done)
+
+
+def _last_round(coordinator: object) -> bool:
+    """Go on to the next round, if there is one, and say where its requests are."""
+    from dpvalue.study.coordinator import Coordinator
+
+    assert isinstance(coordinator, Coordinator)
+    number, waiting = coordinator.round, coordinator.asked()
+    if number and waiting:
+        out.print(f"waiting for round {number} of: {', '.join(waiting)}", markup=False)
+    if number + 1 < coordinator.job.rounds and not waiting:
+        coordinator.close()
+        number = coordinator.round
+        folder = coordinator.folder / f"round-{number}"
+        out.print(f"round {number} of {coordinator.job.rounds}: send each party its request in {folder}", markup=False)
+        out.print("  dpvalue party answer JOB THEIR.csv --request THEIR.request ...")
+        return False
+    return not waiting
+
+
+def _who(study: object) -> None:
+    from dpvalue.report.record import Federated
+
+    assert isinstance(study, Federated)
+    signed = sum(bool(party.key) for party in study.answered)
+    out.print(f"{len(study.answered)} parties answered, {signed} of them signed; {len(study.rejected)} do not count")
+
+
+@app.command()
+def verify(
+    folder: Annotated[Path, argument()],
+    test: Annotated[Path | None, option("The public file, to make the values again, too.")] = None,
+) -> None:
+    """Make table and values of a study again from its job and releases, and compare.
+
+    Example: dpvalue verify results --test public.csv
+    """
+    with failing_clearly():
+        from dpvalue.progress import reporting
+        from dpvalue.study.valuing import verify_results
+
+        with reporting(progress=True) as tell:
+            done, table = verify_results(folder, test, tell)
+    out.print(f"the table is that of the releases of {table.n} parties")
+    if done is None:
+        out.print("values were not made again: that takes the public file, --test")
+    else:
+        out.print(f"and so are the values: {', '.join(done.result.values)}")

@@ -1,0 +1,98 @@
+"""From releases to a table, and from the table of earlier rounds to the requests of the next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from dpvalue.archive import as_text
+from dpvalue.data.parties import numbered_groups
+from dpvalue.data.stored_encoding import encoding_to_json
+from dpvalue.errors import DpvalueError
+from dpvalue.releasing.job import Job, Release, Request
+from dpvalue.server.rounds import on_walks, requests
+from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
+from dpvalue.study.making import engine_of, options_of
+from dpvalue.valuation.loading import table_of_parts
+from dpvalue.valuation.table import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """What one party has released, round by round; it may have missed some."""
+
+    releases: tuple[Release, ...]
+
+    @property
+    def units(self) -> int:
+        """The party's number of units."""
+        return self.releases[0].units
+
+
+def in_order(names: Sequence[str]) -> list[str]:
+    """Return names in the order of all results: whole numbers, then texts."""
+    labels = np.empty(len(names), dtype=object)
+    labels[:] = names
+    return [str(name) for name in numbered_groups(labels)[0]]
+
+
+def combine(job: Job, answers: Mapping[str, Answers]) -> Table:
+    """Return the table of all releases: what a local run with these parties would have made."""
+    names = in_order(list(answers))
+    if len(names) < 2:
+        raise DpvalueError(f"values compare parties: it takes two at least, got {len(names)}")
+    blank = _blank(job)
+    units = np.array([answers[name].units for name in names], dtype=np.int64)
+    counts = np.array([len(answers[name].releases) for name in names])
+    rows = torch.stack([
+        torch.stack([release.numbers for release in answers[name].releases]).to(blank.rows.dtype).mean(0)
+        for name in names
+    ])  # fmt: skip
+    mechanism = job.mechanism
+    noise = abs(mechanism.scale.gain) * mechanism.noise_std(torch.from_numpy(units)).numpy() / np.sqrt(counts)
+    surrogate = blank.origin.surrogate
+    if surrogate is not None:
+        places = np.array([job.course.range_of(int(count)) for count in units])
+        surrogate = replace(surrogate, chosen=surrogate.chosen[places])
+    labels = np.empty(len(names), dtype=object)
+    labels[:] = names
+    spent = replace(blank.guarantee, charged=replace(blank.guarantee.charged, parties="named parties"))
+    return replace(
+        blank,
+        guarantee=spent,
+        rows=rows,
+        names=numbered_groups(labels)[0],
+        noise_std=noise,
+        origin=replace(blank.origin, sizes=units, surrogate=surrogate),
+        seed=blank.seed if job.simulation is None else replay_seed_of_rows(rows.numpy()),
+    )
+
+
+def next_requests(
+    job: Job, number: int, answers: Mapping[str, Answers], heads: Mapping[str, str]
+) -> dict[str, Request]:
+    """Return what each party is asked in a round after the first, with the head of its ledger that was last seen."""
+    table, options = combine(job, answers), options_of(job)
+    _, probes = table.schedule.shape(table.origin.permutations)
+    orders = permutations(options.seed, Purpose.PERMUTATION, number * probes, probes, table.n)
+    asked = on_walks(table.walker(engine_of(job)), table.rows, orders)
+    made = requests(asked, job.digest, number, table.n)
+    return {
+        str(name): replace(request, head=heads.get(str(name), ""))
+        for name, request in zip(table.names, made, strict=True)
+    }
+
+
+def _blank(job: Job) -> Table:
+    """The table without parties that came with a job, checked like any file."""
+    if job.about.table is None:
+        raise DpvalueError("the job holds no table to put releases into")
+    header, tensors = job.about.table
+    whole = {**tensors, "initial": job.origin} | ({} if job.basis is None else {"basis": job.basis})
+    model = None if isinstance(job.model, str) else job.model
+    written = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as a file would hold it
+    return table_of_parts(written, whole, "the job's table", model)

@@ -1,0 +1,252 @@
+"""A coordinator's state, in a folder: what was asked, what came, what does not count. Killed anywhere, it goes on.
+
+    study.job                the job, as parties have it
+    round-0/NAME.release     answers; the first valid one of a party counts
+    round-1/parties.json     who is asked in the next round: those who answered the first. Written first, it closes it
+    round-1/NAME.request     what each is asked; on disk before anything is sent
+    rejected.jsonl           what came and does not count, and why
+
+Whatever comes is untrusted: a release is checked before it is kept, and again when it is read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+from dpvalue.durable import write_whole
+from dpvalue.errors import DpvalueError
+from dpvalue.releasing.job import Job, Release, Request
+from dpvalue.sealing import Key, Seal
+from dpvalue.stored import TEXT, WHOLE, each, fields, parse_json, read_text
+from dpvalue.study.checks import require_release
+from dpvalue.study.combining import Answers, combine, in_order, next_requests
+from dpvalue.study.roster import Roster
+from dpvalue.valuation.table import Table
+
+_MOST_LETTERS = 100
+_MOST_REJECTED = 10_000  # who sends more does not fill the disk
+_REJECTED = fields(party=TEXT, round=WHOLE, why=TEXT)
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What became of something that came: whose it was, of which round, and why it does not count; empty if it does."""
+
+    party: str
+    round: int
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Coordinator:
+    """One study.
+
+    Args:
+        folder: where its state is kept; made if it is not there.
+        content: the bytes of the job.
+        roster: the parties and their keys; None: anybody, signed or not, the first of a name.
+        key: what requests are sealed with; it must be that of the job. None: they are not.
+    """
+
+    folder: Path
+    content: bytes = field(repr=False)
+    roster: Roster | None = None
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        _, seal = Job.opened(self.content)
+        if self.key is not None and (seal is None or seal.by != self.key.public):
+            raise DpvalueError("the key must be the one that the job was sealed with")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        kept = self.folder / "study.job"
+        if not kept.is_file():
+            write_whole(kept, self.content)
+        elif Job.from_bytes(kept.read_bytes(), str(kept)).digest != self.job.digest:
+            raise DpvalueError(f"{self.folder} holds the state of another job: name another folder")
+
+    @cached_property
+    def job(self) -> Job:
+        """The job."""
+        return Job.from_bytes(self.content)
+
+    @property
+    def round(self) -> int:
+        """The round that is being answered."""
+        return max(number for number in range(self.job.rounds) if not number or self._closing(number).is_file())
+
+    def receive(self, content: bytes) -> Receipt:
+        """Keep a release if it counts; return what became of it. The same bytes again count as before."""
+        party, number = "?", 0
+        try:
+            release, seal = Release.opened(content)
+            party, number = release.party, release.round
+            self._require_known(party, seal)
+            self._require_valid(release)
+            path = self._path(number, party, "release")
+            if path.is_file():
+                if Release.from_bytes(path.read_bytes()).digest != release.digest:
+                    raise DpvalueError("it has answered this round already, with another release")
+                return Receipt(party, number)
+            path.parent.mkdir(exist_ok=True)
+            write_whole(path, content)
+        except DpvalueError as error:
+            return self._reject(Receipt(party, number, str(error)))
+        return Receipt(party, number)
+
+    def refuse(self, party: str, why: str) -> Receipt:
+        """Take note of a party that refused to answer, or did not answer in time."""
+        return self._reject(Receipt(party, self.round, why))
+
+    def asked(self) -> dict[str, bytes]:
+        """Return what is to be sent to whom in the round that is being answered, beside the job; empty in the first.
+
+        What a party has answered is not asked again.
+        """
+        number = self.round
+        if number == 0:
+            return {}
+        self._write_requests(number)
+        waiting = [name for name in self.taking_part if not self._path(number, name, "release").is_file()]
+        return {name: self._path(number, name, "request").read_bytes() for name in waiting}
+
+    def close(self) -> bool:
+        """End the round that is being answered, and begin the next; return whether there is one.
+
+        Who has not answered the first round is out; who misses a later one has fewer releases, and spends less.
+        """
+        number = self.round + 1
+        if number == 1 and len(self._answered(0)) < 2:
+            raise DpvalueError(f"values compare parties: two at least must answer, {len(self._answered(0))} did")
+        if number >= self.job.rounds:
+            return False
+        self._closing(number).parent.mkdir(exist_ok=True)
+        write_whole(self._closing(number), json.dumps(self.taking_part).encode())
+        self._write_requests(number)
+        return True
+
+    @property
+    def taking_part(self) -> list[str]:
+        """The parties that are valued: those who have answered the first round, in the order of results."""
+        closed = self._closing(1)
+        if closed.is_file():
+            names = parse_json(read_text(closed), str(closed))
+            each(TEXT, least=2)(str(closed), names)
+            return in_order(names)
+        return in_order(self._answered(0))
+
+    def answers(self) -> dict[str, Answers]:
+        """Return what each party has released, checked once more: the folder may have been written by others."""
+        found = {}
+        for name in self.taking_part:
+            releases = []
+            for number in range(self.job.rounds):
+                path = self._path(number, name, "release")
+                if path.is_file():
+                    release, seal = Release.opened(path.read_bytes(), str(path))
+                    if release.party != name or release.round != number:
+                        raise DpvalueError(f"{path} is not the release that its name says")
+                    self._require_known(name, seal)
+                    require_release(release, self.job, self._request(release))
+                    releases.append(release)
+            found[name] = Answers(tuple(releases))
+        return found
+
+    def seals(self) -> dict[str, Seal | None]:
+        """Return who signed the last release of each party."""
+        found: dict[str, Seal | None] = {}
+        for name in self.taking_part:
+            for number in range(self.job.rounds):
+                path = self._path(number, name, "release")
+                if path.is_file():
+                    found[name] = Release.opened(path.read_bytes(), str(path))[1]
+        return found
+
+    def rejected(self) -> list[Receipt]:
+        """Return what came and does not count."""
+        path = self.folder / "rejected.jsonl"
+        lines = read_text(path).splitlines() if path.is_file() else []
+        found = [parse_json(line, str(path)) for line in lines]
+        for line in found:
+            _REJECTED(str(path), line)
+        return [Receipt(line["party"], line["round"], line["why"]) for line in found]
+
+    def table(self) -> Table:
+        """Return the table of all that was released."""
+        return combine(self.job, self.answers())
+
+    def _require_known(self, party: str, seal: Seal | None) -> None:
+        if not party.strip() or not party.isprintable() or len(quote(party)) > _MOST_LETTERS:
+            raise DpvalueError(f"party must be a name of at most {_MOST_LETTERS} plain letters that can be printed")
+        if self.roster is None:
+            return
+        keys = self.roster.keys
+        if party not in keys:
+            raise DpvalueError("it is not in the roster")
+        if seal is None or seal.by != keys[party]:
+            raise DpvalueError("it is not signed by the party's key")
+
+    def _require_valid(self, release: Release) -> None:
+        """Raise unless a release answers what the party was asked, and is nobody else's."""
+        number, party = release.round, release.party
+        if number >= self.job.rounds or number > self.round:
+            raise DpvalueError(f"round {number} was not asked for")
+        if number == 0 and self._closing(1).is_file() and party not in self.taking_part:
+            raise DpvalueError("the first round is closed")
+        if number and party not in self.taking_part:
+            raise DpvalueError("it has not answered the first round")
+        first = self._path(0, party, "release")
+        if number and Release.from_bytes(first.read_bytes()).units != release.units:
+            raise DpvalueError("its number of units is not that of its first release")
+        require_release(release, self.job, self._request(release))
+        for other, earlier in self._releases(number):
+            if other != party and bool((earlier.numbers == release.numbers).all()):
+                raise DpvalueError(f"it is a copy of the release of {other!r}: noise does not repeat")
+
+    def _request(self, release: Release) -> Request:
+        """What a release must be an answer to."""
+        if release.round == 0:
+            return self.job.first(release.units)
+        path = self._path(release.round, release.party, "request")
+        return Request.from_bytes(path.read_bytes(), str(path))
+
+    def _write_requests(self, number: int) -> None:
+        """Write the requests of a round, if they are not there: a function of the job and of earlier rounds."""
+        names = self.taking_part
+        if all(self._path(number, name, "request").is_file() for name in names):
+            return
+        before = {}
+        for name, given in self.answers().items():
+            before[name] = Answers(tuple(release for release in given.releases if release.round < number))
+        heads = {name: seal.head for name, seal in self.seals().items() if seal is not None}
+        for name, request in next_requests(self.job, number, before, heads).items():
+            path = self._path(number, name, "request")
+            if not path.is_file():
+                write_whole(path, request.to_bytes(self.key))
+
+    def _releases(self, number: int) -> Iterator[tuple[str, Release]]:
+        for name in self._answered(number):
+            path = self._path(number, name, "release")
+            yield name, Release.from_bytes(path.read_bytes(), str(path))
+
+    def _answered(self, number: int) -> list[str]:
+        folder = self.folder / f"round-{number}"
+        return sorted(unquote(path.stem) for path in folder.glob("*.release") if not path.name.startswith("."))
+
+    def _closing(self, number: int) -> Path:
+        return self.folder / f"round-{number}" / "parties.json"
+
+    def _path(self, number: int, party: str, kind: str) -> Path:
+        return self.folder / f"round-{number}" / f"{quote(party, safe=' ').replace('.', '%2E')}.{kind}"
+
+    def _reject(self, receipt: Receipt) -> Receipt:
+        known = self.folder / "rejected.jsonl"
+        line = json.dumps(asdict(receipt))
+        lines = read_text(known).splitlines() if known.is_file() else []
+        if line not in lines and len(lines) < _MOST_REJECTED:
+            write_whole(known, "".join(f"{kept}\n" for kept in [*lines, line]).encode())
+        return receipt

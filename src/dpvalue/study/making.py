@@ -1,0 +1,113 @@
+"""A study: a job made from a public file and the parties' sizes; shown to people, and made again to be verified."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpvalue.archive import Tensors, as_text
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import Utility
+from dpvalue.engine.local import DTYPES, Local
+from dpvalue.errors import DpvalueError
+from dpvalue.jobs.config import RunConfig, make_config, parse_options
+from dpvalue.jobs.job import PublicSide, open_public
+from dpvalue.releasing.job import Job
+from dpvalue.server.making import public_digest
+from dpvalue.server.plan import plan
+from dpvalue.server.plan_page import Plan
+
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A job, and what it was made of."""
+
+    public: PublicSide
+    plan: Plan
+    job: Job
+
+
+def make_study(config: RunConfig) -> Study:
+    """Choose how parties are asked, and make the job.
+
+    Formal guarantee: reads the public file and the sizes in the options, and nothing else.
+    """
+    if config.schedule is not None and config.schedule != "replay":
+        raise DpvalueError(f"schedule must be 'replay': a study is valued from its table, got {config.schedule!r}")
+    public = open_public(config)
+    planned = plan(_stand_ins(config), public.utility, public.settings)
+    assert planned.prepared is not None
+    recipe = replace(config, test=Path(config.test).name).to_toml()
+    return Study(public, planned, planned.prepared.job(target=config.target, recipe=recipe))
+
+
+def _stand_ins(config: RunConfig) -> Parties:
+    """Parties of these sizes without rows; of persons, one row each."""
+    names = np.repeat(np.arange(len(config.sizes)), config.sizes).astype(str)
+    persons = np.arange(len(names)).astype(str) if config.unit == "person" else None
+    return Parties(np.zeros((len(names), 1)), np.zeros(len(names)), names, persons)
+
+
+def options_of(job: Job) -> RunConfig:
+    """Return the options that a job was made by, as it says."""
+    if not job.about.recipe:
+        raise DpvalueError("the job was made in Python, and not by `dpvalue job`: it names no public file")
+    return make_config(parse_options(job.about.recipe, "the job's recipe"))
+
+
+def read_utility(job: Job, test: Path) -> Utility:
+    """Return the public rows of a job; raises unless they are those that it was made with."""
+    options = options_of(job)
+    public = open_public(replace(options, test=str(test)))
+    engine = engine_of(job)
+    encoded = public.utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)
+    if public_digest(encoded) != job.about.utility:
+        raise DpvalueError(f"{test} is not the public file that the job was made with: its digest differs")
+    return public.utility
+
+
+def engine_of(job: Job) -> Local:
+    """Return where a coordinator computes: in the precision of the job."""
+    assert job.dtype in DTYPES
+    return Local(device="cpu", dtype=job.dtype)
+
+
+def verify_job(job: Job, test: Path) -> bool:
+    """Make a job again from the public file; return whether it is the same to the bit.
+
+    On another processor sums come out a little different: what differs by less than that passes, too. Raises for
+    anything else that is not as the recipe says: other directions, more points, less noise.
+    """
+    read_utility(job, test)
+    again = make_study(replace(options_of(job), test=str(test))).job
+    if again.digest == job.digest:
+        return True
+    (header, tensors), (ours, own) = job.parts(), again.parts()
+    _require_close("", header, ours)
+    _require_close_tensors(tensors, own)
+    return False
+
+
+def _require_close(name: str, found: object, wanted: object) -> None:
+    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
+        for key in found:
+            _require_close(f"{name}.{key}".strip("."), found[key], wanted[key])
+    elif isinstance(found, float) and isinstance(wanted, float):
+        if abs(found - wanted) > _CLOSE * abs(wanted):
+            raise DpvalueError(f"the job is not what its recipe makes: {name} is {found!r}, not {wanted!r}")
+    elif as_text(found) != as_text(wanted):
+        raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+
+
+def _require_close_tensors(found: Tensors, wanted: Tensors) -> None:
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
+            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+        one, other = found[name].to(torch.float64), wanted[name].to(torch.float64)
+        if float((one - other).abs().max()) > _CLOSE * max(float(other.abs().max()), 1e-12):
+            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")

@@ -1,0 +1,86 @@
+"""A small study for tests: a public file and the files of four parties, an agent for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import dpvalue as dpv
+from dpvalue.home.agent import Agent
+from dpvalue.home.policy import Policy
+from dpvalue.home.rows import OwnFile
+from dpvalue.jobs.config import RunConfig
+from dpvalue.jobs.job import open_public
+from dpvalue.releasing.job import Job
+from dpvalue.server.run import Prepared, prepare
+from dpvalue.study.making import _stand_ins, make_study
+
+SIZES = {"east": 40, "north": 90, "south": 60, "west": 25}
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where everything is."""
+
+    folder: Path
+    sizes: dict[str, int]
+
+    @property
+    def public(self) -> Path:
+        return self.folder / "public.csv"
+
+    def own(self, name: str) -> Path:
+        return self.folder / f"{name}.csv"
+
+    def config(self, **given: Any) -> RunConfig:
+        sizes = tuple(self.sizes.values())
+        return RunConfig(**{"test": str(self.public), "target": "label", "sizes": sizes, "unit": "record", **given})
+
+    def job(self, **given: Any) -> Job:
+        return make_study(self.config(**given)).job
+
+    def ledger(self, name: str, epsilon: float = 10.0, **given: Any) -> dpv.Ledger:
+        path = self.folder / f"{name}.ledger"
+        if path.is_file():
+            return dpv.Ledger(path)
+        return dpv.Ledger.create(path, dpv.Privacy(epsilon, **{"unit": "record", **given}), name)
+
+    def agent(self, name: str, policy: Policy | None = None, **given: Any) -> Agent:
+        ledger = self.ledger(name)
+        rules = policy or Policy.of_ledger(ledger.budget, ledger.terms.person)
+        return Agent(name, OwnFile(self.own(name), rules.protection.person), ledger, rules, **given)
+
+
+def write_files(folder: Path, sizes: dict[str, int] | None = None, seed: int = 0) -> Files:
+    """Write public.csv and a file for each party; the labels of the last are noise."""
+    sizes = dict(SIZES) if sizes is None else sizes
+    rng = np.random.default_rng(seed)
+    for name, count in {"public": 120, **sizes}.items():
+        x = rng.normal(size=(count, 3))
+        label = np.where(x @ [2.0, -1.0, 0.5] + rng.normal(size=count) > 0, "yes", "no")
+        if name == list(sizes)[-1]:
+            label = rng.choice(["yes", "no"], count)
+        frame = pd.DataFrame(x, columns=["a", "b", "c"]).assign(kind=rng.choice(["u", "v"], count), label=label)
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return Files(folder, sizes)
+
+
+def simulated(files: Files, **given: Any) -> tuple[Prepared, Job]:
+    """A job with seeded noise, and the local run that it must agree with."""
+    config = files.config()
+    public = open_public(config)
+    settings = replace(public.settings, noise="fast", engine=dpv.Local(device="cpu", dtype="float64"), **given)
+    prepared = prepare(public.utility, settings, *_stand_ins(config).counts(settings.privacy))
+    recipe = replace(config, test="public.csv").to_toml()
+    return prepared, prepared.job(sorted(files.sizes), "label", recipe)
+
+
+def local_parties(files: Files) -> dpv.Parties:
+    """All parties in one process, as the simulation of a study is compared with."""
+    frames = [pd.read_csv(files.own(name)).assign(site=name) for name in files.sizes]
+    frame = pd.concat(frames, ignore_index=True)
+    return dpv.Parties(frame[["a", "b", "c", "kind"]], frame["label"], frame["site"])
