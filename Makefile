@@ -51,7 +51,7 @@ types: $(VENV)/.installed
 	$(BIN)/mypy
 
 fast: $(VENV)/.installed
-	$(BIN)/pytest -n $(WORKERS) -m "not slow" src tests
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m "not slow" src tests
 
 check: lint types fast
 

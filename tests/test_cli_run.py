@@ -19,8 +19,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
 import dpvalue as dpv
+from dpvalue.cli import app
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 FILES = ["report.html", "run.json", "run.toml", "table.safetensors", "values.csv"]
@@ -36,6 +39,11 @@ def dpvalue(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         check=False,
         stdin=subprocess.DEVNULL,
     )
+
+
+def here(*arguments: str) -> Result:
+    """The same in this process, in its folder."""
+    return CliRunner().invoke(app, list(arguments))
 
 
 def made(rows: int, seed: int, flip: float = 0.0) -> pd.DataFrame:
@@ -62,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 BASIC = ("run", "train.csv", "--test", "test.csv", "--target", "label")
 
 
-def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) -> None:
+def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = dpvalue(*BASIC, "--epsilon", "4", "--truth", "wrong", "--out", "results", "--yes", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -89,17 +97,18 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) ->
     table = dpv.load(folder / "results" / "table.safetensors")
     assert table.guarantee.epsilon == 4.0
 
-    again = dpvalue("run", "--config", "results/run.toml", "--out", "results", "--yes", cwd=folder)
-    assert again.returncode == 2
+    monkeypatch.chdir(folder)  # what follows need not start anew, which takes longest
+    again = here("run", "--config", "results/run.toml", "--out", "results", "--yes")
+    assert again.exit_code == 2
     assert again.stderr == "error: results holds results already: name another folder, or give --overwrite\n"
-    again = dpvalue("run", "--config", "results/run.toml", "--out", "results", "--yes", "--overwrite", cwd=folder)
-    assert again.returncode == 0, again.stderr
+    again = here("run", "--config", "results/run.toml", "--out", "results", "--yes", "--overwrite")
+    assert again.exit_code == 0, again.stderr
     assert (folder / "results" / "run.toml").read_text().count("epsilon = 4.0") == 1
     assert pd.read_csv(folder / "results" / "values.csv")["shapley"].tolist() != values["shapley"].tolist()
 
     (folder / "train.csv").unlink()  # from here on the private file is not needed
-    other = dpvalue("revalue", "results", "--semivalue", "banzhaf", "--test", "test.csv", cwd=folder)
-    assert other.returncode == 0, other.stderr
+    other = here("revalue", "results", "--semivalue", "banzhaf", "--test", "test.csv")
+    assert other.exit_code == 0, other.stderr
     inside = folder / "results" / "revalue-banzhaf-test"
     assert sorted(file.name for file in inside.iterdir()) == FILES
     assert "banzhaf" in pd.read_csv(inside / "values.csv").columns
@@ -107,7 +116,7 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path) ->
     page = folder / "results" / "report.html"
     before = page.read_text()
     page.unlink()
-    assert dpvalue("report", "results", cwd=folder).stdout == "report: results/report.html\n"
+    assert here("report", "results").stdout == "report: results/report.html\n"
     assert page.read_text() == before
 
 
@@ -437,7 +446,7 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
     assert "rows persons organisations" in text
     assert "0.881" in text
     assert "per person" in text
-    numbers: dict[str, Any] = json.loads(dpvalue("plan", "--json", cwd=tmp_path).stdout)
+    numbers: dict[str, Any] = json.loads(here("plan", "--json").stdout)
     assert numbers["rows"]["gaussian_ceiling"] == pytest.approx(0.663, abs=5e-4)
     assert numbers["organisations"]["laplace_noise_per_row"] == pytest.approx(0.01)
 

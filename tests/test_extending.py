@@ -92,8 +92,10 @@ def test_a_law_from_outside_is_planned_run_saved_and_charged(noise: str, tmp_pat
     assert result.guarantee.advantage == pytest.approx(usual.guarantee.advantage)
     np.testing.assert_allclose(result.table.noise_std, usual.table.noise_std)
     assert result.table.expected_auc == pytest.approx(usual.table.expected_auc)
-    spread, usual_spread = (found.noise_std(draws=40)["shapley"] for found in (result, usual))
-    assert spread.mean() == pytest.approx(usual_spread.mean(), rel=0.5)
+    # Around the same rows: how far noise moves values depends on where it has put them.
+    beside = replace(usual.table, rows=result.table.rows).value(TEST, progress=False, permutations=40)
+    spread, usual_spread = (found.noise_std(draws=40)["shapley"] for found in (result, beside))
+    assert spread.mean() == pytest.approx(usual_spread.mean(), rel=0.1)
 
     result.save(tmp_path / "result")
     assert isinstance(loaded := dpv.load(tmp_path / "result"), dpv.Result)

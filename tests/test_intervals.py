@@ -106,13 +106,16 @@ def gaps(values: Floats) -> Floats:
     return np.asarray(values[..., :-1] - values[..., 1:])
 
 
-def test_intervals_cover_what_there_would_be_without_noise(data: tuple[Arrays, Arrays], result: dpv.Result) -> None:
-    """Values, differences, ranks and payouts of 60 noisy tables made of one; percentiles of draws cover less."""
+@pytest.mark.parametrize("tables", [12, pytest.param(60, marks=pytest.mark.slow)])
+def test_intervals_cover_what_there_would_be_without_noise(
+    data: tuple[Arrays, Arrays], result: dpv.Result, tables: int
+) -> None:
+    """Values, differences, ranks and payouts of noisy tables made of one; percentiles of draws cover less."""
     table, semivalues = result.table, ("shapley", "loo")
     law, rows = law_named(table.guarantee.law), table.rows
     truth = table.value(data[1], semivalues=semivalues, progress=False).values
     covered: dict[str, list[Bools]] = {"value": [], "difference": [], "rank": [], "payout": [], "percentile": []}
-    for seed in range(60):
+    for seed in range(tables):
         drawn = law.sampling.numbers(np.random.default_rng(seed), tuple(rows.shape)) / law.sampling.std
         noisy = replace(table, rows=rows + torch.from_numpy(table.noise_std[:, None] * drawn).to(rows), seed=seed)
         valued = noisy.value(data[1], semivalues=semivalues, progress=False)

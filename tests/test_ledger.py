@@ -18,8 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from typer.testing import CliRunner
 
 import dpvalue as dpv
+from dpvalue.cli import app
 from dpvalue.privacy import accounting
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.holders import Holding
@@ -410,9 +412,10 @@ def test_the_command_line_shows_and_verifies(tmp_path: Path) -> None:
     assert "budget: epsilon = 1, delta = 1e-05 per party, neighbours zero_out" in shown.stdout
     assert "spent: epsilon = 0.25" in shown.stdout
     assert f"head: {ledger.head()}" in shown.stdout
-    verified = run("verify", str(path), "--head", ledger.head())
+    verified = CliRunner().invoke(app, ["ledger", "verify", str(path), "--head", ledger.head()])
+    assert verified.exit_code == 0
     assert "1 entries, all digests right, and the kept head is among them" in verified.stdout
     for arguments in (["show", str(tmp_path / "missing")], ["verify", str(path), "--head", "9:" + "a" * 64]):
-        refused = run(*arguments)
-        assert refused.returncode == 2
+        refused = CliRunner().invoke(app, ["ledger", *arguments])
+        assert refused.exit_code == 2
         assert len(refused.stderr.strip().splitlines()) == 1

@@ -124,6 +124,7 @@ def test_the_readmes_python_runs(tmp_path: Path) -> None:
     assert (tmp_path / "values.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_the_demo_finds_the_bad_hospitals(tmp_path: Path) -> None:
     done = run(str(COMMAND), "demo", "--epsilon", "3", "--out", str(tmp_path / "demo"))
     assert done.returncode == 0, done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,12 @@ def together(own: dict[str, Any]) -> dpv.Parties:
 def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
     settings = dpv.Settings(engine=ENGINE, **{"noise": "fast", "seed": 3, **given})
     return prepare(dpv.Utility(*public), settings, *together(own).counts(settings.privacy))
+
+
+@cache
+def prepared_for_records(game: str) -> Prepared:
+    """Of the rows above; nothing changes what was prepared."""
+    return prepared(*rows(), privacy=dpv.Privacy(4.0, unit="record"), game=game)
 
 
 def request_to(ready: Prepared, job: dpv.Job, name: str = "south") -> dpv.Request:
@@ -130,7 +137,7 @@ def test_secure_noise_has_the_law_of_the_mechanism(game: str) -> None:
 @pytest.mark.parametrize("game", ["refit", "steps"])
 def test_what_crosses_is_the_same_bytes_after_a_file(game: str, tmp_path: Path) -> None:
     own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
+    ready = prepared_for_records(game)
     job = ready.job(sorted(SIZES))
     request = request_to(ready, job)
     release = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
@@ -150,8 +157,8 @@ def test_what_crosses_is_the_same_bytes_after_a_file(game: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("game", ["refit", "steps"])
 def test_a_party_answers_nothing_but_its_job(game: str) -> None:
-    own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
+    own, _ = rows()
+    ready = prepared_for_records(game)
     job, party = ready.job(sorted(SIZES)), dpv.Party("south", **own["south"], simulation=True, engine=ENGINE)
     good = request_to(ready, job)
     quiet = replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier / 2))
@@ -181,8 +188,8 @@ def test_a_party_adds_laplace_noise_to_one_number_alone() -> None:
 
 @pytest.mark.parametrize("game", ["refit", "steps"])
 def test_the_server_takes_no_answer_of_another_round_party_or_shape(game: str) -> None:
-    own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
+    own, _ = rows()
+    ready = prepared_for_records(game)
     job = ready.job(sorted(SIZES))
     request = request_to(ready, job)
     good = dpv.Party("south", **own["south"], simulation=True, engine=ENGINE).answer(job, request)
@@ -223,8 +230,7 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
 @pytest.mark.parametrize("game", ["refit", "steps"])
 def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
     """A negative norm would clip nothing, and with one that is no number every comparison would be false."""
-    own, public = rows()
-    ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit="record"), game=game)
+    ready = prepared_for_records(game)
     written, tensors = ready.job(sorted(SIZES)).parts()
     header = json.loads(as_text(written))
 

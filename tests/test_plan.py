@@ -136,6 +136,7 @@ def test_a_few_public_rows_do_not_promise_much() -> None:
     assert np.mean(expected) < 0.58
 
 
+@pytest.mark.slow
 def test_small_budgets_are_not_thrown_away(public: Any) -> None:
     found = dpv.plan(300, public, privacy=dpv.Privacy(0.02), preprocess=StandardScaler())
     assert found.projection is not None

@@ -87,12 +87,18 @@ def spearman(first: Floats, second: Floats) -> float:
 
 
 @cache
+def problem(seed: int) -> tuple[Parts, Arrays, tuple[Floats, Floats]]:
+    """A consortium, and what retraining on every coalition says of it."""
+    parts, public = consortium(seed)
+    return parts, public, retrained(parts, public)
+
+
+@cache
 def agreement(game: str, epsilon: float | None) -> tuple[float, float]:
     """Mean rank correlations with retraining, of Shapley values and of leave-one-out, over seeds of our own."""
     found = []
     for seed in (31, 33, 34):
-        parts, public = consortium(seed)
-        truth = retrained(parts, public)
+        parts, public, truth = problem(seed)
         result = valued(parts, public, epsilon, seed=seed, game=game, semivalues=("shapley", "loo"))
         values = result.values
         found.append((spearman(values["shapley"], truth[0]), spearman(values["loo"], truth[1])))
@@ -219,7 +225,7 @@ def test_a_coalition_without_data_is_worth_nobody() -> None:
     assert regression.values["shapley"][0] > 0
 
 
-@pytest.mark.parametrize(("epsilon", "rows"), [(4.0, 30), (1.0, 150), (1.0, 1500)])
+@pytest.mark.parametrize(("epsilon", "rows"), [(4.0, 30), pytest.param(1.0, 150, marks=pytest.mark.slow), (1.0, 1500)])
 def test_no_data_is_worth_nothing_within_its_interval(epsilon: float, rows: int) -> None:
     """Whatever number of rows it claims: a larger one makes it easier to see that there are none."""
     parts, public = consortium(5)

@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import dpvalue as dpv
+from dpvalue.data.parties import as_parties
 from dpvalue.data.schema import Schema
 from dpvalue.jobs.config import make_config
 from dpvalue.jobs.folder import table_curves, values_frame
@@ -46,12 +47,11 @@ def page() -> str:
     groups = np.array(names)[np.arange(80)]
     train, test = frame[:80], frame[80:].reset_index(drop=True)
     schema = Schema().fit(test.drop(columns="label"))
-    result = dpv.value(
-        train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0), noise="fast",
-        semivalues=("shapley", "banzhaf"), progress=False,
-    )  # fmt: skip
+    plan = dpv.plan(
+        train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0), noise="fast"
+    )
+    result = plan.value(as_parties(train, "label", groups), semivalues=("shapley", "banzhaf"), progress=False)
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
-    plan = dpv.plan(train, test, target="label", groups=groups, preprocess=schema, privacy=dpv.Privacy(3.0))
     known, curves = Known("wrong", np.arange(80) < 8), table_curves(result, silent)
     record = valued_record(released_record(config, result.table, plan), result, known, curves)
     assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record

@@ -139,7 +139,7 @@ def test_without_privacy_values_are_losses_below_those_of_public_rows(tmp_path: 
     np.testing.assert_array_equal(again.revalue(public, semivalues="banzhaf").values["banzhaf"], values)
 
 
-@pytest.mark.parametrize("units", [1.0, 1e5])
+@pytest.mark.parametrize("units", [pytest.param(1.0, marks=pytest.mark.slow), 1e5])
 def test_labels_that_are_far_off_are_found(units: float) -> None:
     """A path's component is linear in the label: a label far above its place looks better than one that is right."""
     private, public, wrong = far_off(units=units)

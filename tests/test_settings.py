@@ -52,9 +52,10 @@ def test_an_attack_on_rows_takes_no_groups() -> None:
 
 def test_settings_and_keywords_are_the_same_run_and_keywords_win() -> None:
     private, public = classification(30, 2, 2)
-    settings = dpv.Settings(privacy=dpv.Privacy(4.0), noise="fast", seed=5)
+    given: dict[str, Any] = {"privacy": dpv.Privacy(4.0), "noise": "fast", "seed": 5, "clip": 1.0, "projection": None}
+    settings = dpv.Settings(**given)
     first = dpv.value(private, public, settings, progress=False).values["shapley"]
-    keywords = dpv.value(private, public, privacy=dpv.Privacy(4.0), noise="fast", seed=5, progress=False)
+    keywords = dpv.value(private, public, progress=False, **given)
     np.testing.assert_array_equal(first, keywords.values["shapley"])
     other = dpv.value(private, public, settings, seed=6, progress=False).values["shapley"]
     assert not np.array_equal(first, other)

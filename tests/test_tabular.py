@@ -271,8 +271,18 @@ def opens() -> dict[str, int]:
     return WATCHED
 
 
-@pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
-@pytest.mark.parametrize("options", [{}, {"group": "site", "truth": "wrong", "person": "who", "unit": "person"}])
+FEW: dict[str, Any] = {}
+MANY = {"group": "site", "truth": "wrong", "person": "who", "unit": "person"}
+
+
+@pytest.mark.parametrize(
+    ("ending", "options"),
+    [
+        pytest.param("csv", FEW, marks=pytest.mark.slow),  # a whole run, as with many options
+        *((ending, FEW) for ending in ("csv.gz", "npz", "parquet")),
+        *((ending, MANY) for ending in ("csv", "csv.gz", "npz", "parquet")),
+    ],
+)
 def test_private_files_are_opened_once_for_what_is_public_and_once_for_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opens: dict[str, int], ending: str, options: dict[str, Any]
 ) -> None:
