@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-SITES = ("cleveland", "hungarian", "switzerland", "va")
+SITES = {"site-a": "cleveland", "site-b": "hungarian", "site-c": "switzerland", "site-d": "va"}
 COLUMNS = (
     "age", "sex", "chest_pain", "blood_pressure", "cholesterol", "blood_sugar", "ecg", "heart_rate", "angina",
     "depression", "slope", "vessels", "thal", "disease",
@@ -25,8 +25,8 @@ COLUMNS = (
 def heart_disease(folder: Path) -> dict[str, pd.DataFrame]:
     """The four hospitals of UCI's heart disease data; the label is whether there is any."""
     sites = {}
-    for site in SITES:
-        frame = pd.read_csv(folder / f"processed.{site}.data", header=None, names=list(COLUMNS), na_values="?")
+    for site, place in SITES.items():
+        frame = pd.read_csv(folder / f"processed.{place}.data", header=None, names=list(COLUMNS), na_values="?")
         sites[site] = frame.assign(disease=(frame["disease"] > 0).astype(int))
     return sites
 
@@ -39,9 +39,10 @@ def breast_cancer() -> dict[str, pd.DataFrame]:
     frame = load_breast_cancer(as_frame=True).frame.rename(columns={"target": "disease"})
     frame = frame.iloc[rng.permutation(len(frame))].reset_index(drop=True)
     cuts = np.split(np.arange(len(frame)), [250, 400, 500])
-    sites = {site: frame.iloc[rows].copy() for site, rows in zip(("north", "south", "east", "west"), cuts, strict=True)}
-    wrong = rng.random(len(sites["west"])) < 0.4
-    sites["west"].loc[wrong, "disease"] = 1 - sites["west"].loc[wrong, "disease"]
+    sites = {site: frame.iloc[rows].copy() for site, rows in zip(SITES, cuts, strict=True)}
+    last = sites["site-d"]
+    wrong = rng.random(len(last)) < 0.4
+    last["disease"] = np.where(wrong, 1 - last["disease"], last["disease"])
     return sites
 
 

@@ -1,0 +1,140 @@
+"""The commands of a study as people type them, and the example's pages line by line."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from dpvalue.cli import app
+from dpvalue.sealing import Key
+
+from .federation import Files, write_files
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "hospitals"
+
+
+def here(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: Any) -> Files:
+    monkeypatch.chdir(tmp_path)
+    return write_files(tmp_path, {"north": 90, "south": 60})
+
+
+def typed(page: Path) -> str:
+    """All that a page tells to type."""
+    return "\n".join(re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL))
+
+
+@pytest.mark.slow
+def test_the_example_by_file_works_as_it_is_written(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLE / "prepare.py", tmp_path)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    script = f"set -eu\n{typed(EXAMPLE / 'README.md')}"
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True,
+        timeout=500, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 parties answered" in done.stdout
+    assert "4 parties answered" in done.stdout
+    assert "and so are the values: shapley" in done.stdout
+    assert (tmp_path / "hospitals" / "results" / "report.html").is_file()
+
+
+def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
+    made = here("job", "--test", "public.csv", "--target", "label", "--sizes", "90,60")
+    assert made.exit_code == 0, made.output
+    assert "the job" not in here("job", "show", "study.job").stderr
+    shown = here("job", "show", "study.job").output
+    for words in (
+        "signed by: nobody",
+        "asks for: how each record",
+        "reads: 5 columns: a, b, c, kind, label",
+        "spends: Each record",
+    ):
+        assert words in shown
+    assert "to the bit" in here("job", "verify", "study.job").output
+    for name in files.sizes:
+        started = here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
+        assert started.exit_code == 0
+    weighed = here("party", "check", "study.job", "north.csv", "--ledger", "north.ledger")
+    assert weighed.exit_code == 0, weighed.output
+    assert "and that you have 90 records" in weighed.output
+    assert "Nothing was released." in weighed.output
+    for name in files.sizes:
+        answer = here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")
+        assert answer.exit_code == 0, answer.output
+        assert "spent so far: epsilon = 1 of 2" in answer.output
+    valued = here("value", "study.job", "north.release", "south.release")
+    assert valued.exit_code == 0, valued.output
+    assert "2 parties answered, 0 of them signed; 0 do not count" in valued.output
+    assert here("revalue", "results", "--semivalue", "banzhaf").exit_code == 0
+    assert "values were not made again" in here("verify", "results").output
+    again = here("run", "--config", "results/run.toml", "--out", "more")
+    assert "these are the options of a study" in again.stderr
+
+
+def test_with_keys_and_a_roster(files: Files) -> None:
+    lines = {name: here("key", "new", f"{name}.key").output.strip() for name in ("office", "north", "south")}
+    assert here("key", "show", "north.key").output.strip() == lines["north"] == Key.read("north.key").public
+    here("job", "--test", "public.csv", "--target", "label", "--parties", 2, "--key", "office.key")
+    assert f"signed by: {lines['office']}" in here("job", "show", "study.job").output
+    Path("policy.toml").write_text(f'[[coordinators]]\nname = "office"\nkey = "{lines["office"]}"\n')
+    for name in files.sizes:
+        here("ledger", "new", f"{name}.ledger", "--unit", "record", "--name", name)
+        keyed = ("--key", f"{name}.key", "--policy", "policy.toml", "--ledger", f"{name}.ledger")
+        answer = here("party", "answer", "study.job", f"{name}.csv", "--name", name, *keyed)
+        assert answer.exit_code == 0, answer.output
+    roster = "".join(f'[[party]]\nname = "{name}"\nkey = "{lines[name]}"\n' for name in files.sizes)
+    Path("roster.toml").write_text(roster)
+    valued = here("value", "study.job", "north.release", "south.release", "--roster", "roster.toml")
+    assert "2 parties answered, 2 of them signed" in valued.output, valued.output
+    Path("roster.toml").write_text(roster.replace("north", "north-west"))
+    other = here("value", "study.job", "north.release", "--roster", "roster.toml", "--out", "other")
+    assert "does not count: it is not in the roster" in other.output
+
+
+def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
+    made = ("job", "--test", "public.csv", "--target", "label")
+    here(*made, "--sizes", "90,60")
+    here("ledger", "new", "north.ledger", "--unit", "record", "--name", "north")
+    here("ledger", "new", "party.ledger", "--unit", "party", "--name", "north", "--party", "north")
+    Path("bad.toml").write_text("unsigned = 1")
+    answer = ("party", "answer", "study.job", "north.csv", "--name", "north")
+    wrong: dict[tuple[object, ...], str] = {
+        made: "give sizes",
+        (*made, "--sizes", "90,many", "--out", "x"): "sizes must be whole numbers",
+        (*made, "--sizes", "90", "--out", "x"): "at least two parties",
+        (*made, "--sizes", "90,60"): "a job that was sent must not change",
+        (*made, "--sizes", "9,6", "--out", "x", "--key", "north.csv"): "holds no key",
+        ("job", "show", "north.csv"): "not a dpvalue file",
+        ("job", "verify", "study.job", "--test", "north.csv"): "is not the public file",
+        answer: "ledger must be given",
+        ("party", "answer", "study.job", "north.csv", "--ledger", "north.ledger"): "name must be given",
+        (*answer, "--ledger", "party.ledger"): "unit must be 'party', the job has 'record'",
+        (*answer, "--ledger", "north.ledger", "--policy", "bad.toml"): "bad.toml: unsigned must be true or false",
+        (*answer, "--ledger", "north.ledger", "--out", "nowhere/x"): "there is no folder nowhere",
+        (*answer, "--ledger", "north.ledger", "--request", "study.job"): "must have dpvalue format 2 of a request",
+        ("value", "study.job", "nothing.release"): "must be a file with a release",
+        ("value", "north.csv"): "not a dpvalue file",
+        ("value", "study.job", "--out", "."): "holds other files",
+        ("value", "study.job", "--out", "new"): "it takes two at least, got 0",
+        ("verify", "."): "is not a folder that dpvalue run has written",
+    }  # fmt: skip
+    for arguments, why in wrong.items():
+        done = here(*arguments)
+        assert done.exit_code == 2, (arguments, done.output)
+        assert why in done.stderr, (arguments, done.stderr)
+        assert done.stderr.count("\n") == 1
