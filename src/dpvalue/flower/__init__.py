@@ -1,8 +1,8 @@
 """Flower as a pipe of bytes between a coordinator, whom nobody trusts, and a party's own agent.
 
-At the coordinator: a SuperLink (`deploy.superlink`), each party's public key registered with it (`deploy.register`), and
-`flwr run` of an app folder (`deploy.write_app`, `deploy.submit`) that names one function of installed code. The function
-is called with `pipe.Nodes`, asks, and keeps its own state: a run that was killed is submitted again, and goes on.
+At the coordinator: a SuperLink (`deploy.superlink`), each party's public key registered with it (`deploy.register`),
+and `flwr run` of an app folder (`deploy.write_app`, `deploy.submit`) that names one function of installed code. It is
+called with `pipe.Nodes`, asks, and keeps its own state: a run that was killed is submitted again, and goes on.
 
 At a party: a SuperNode with `--isolation process` (`deploy.supernode`, kept running by `supervise.Kept`), and beside it
 `serve.serve` with the party's `respond`. The coordinator's app bundle arrives at the SuperNode and stays there.

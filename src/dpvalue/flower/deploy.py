@@ -20,6 +20,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.keys import Certificates
@@ -55,7 +56,7 @@ class Link:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return the environment of a Flower process: no telemetry, update check, proxy or installing; its files in home."""
+    """Return a Flower process's environment: no telemetry, update check, proxy or installing; its files in `home`."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -96,7 +97,7 @@ def supernode(link: Link, key: Path, port: int, secret: Path | None = None) -> l
     return [
         *(_program("flower-supernode"), "--superlink", link.address, "--root-certificates", str(link.authority)),
         *("--auth-supernode-private-key", str(key), "--isolation", "process"),
-        *("--host", "127.0.0.1", "--port", str(port), "--disable-runtime-dependency-installation"),
+        *("--host", "127.0.0.1", "--port", str(port)),
         *(() if secret is None else ("--superexec-auth-secret-file", str(secret))),
     ]
 
@@ -133,7 +134,7 @@ def status(home: Path, run: int) -> str:
     return str(runs[0]["status"])
 
 
-def _flwr(home: Path, *arguments: str) -> dict[str, object]:
+def _flwr(home: Path, *arguments: str) -> dict[str, Any]:
     """What a flwr command says, in JSON."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=_LIMIT, check=False)

@@ -94,7 +94,7 @@ class _Client(RuntimeHttpClient):
             verify.load_verify_locations(cadata=node.certificates.decode("ascii"))
         scheme = "http" if node.certificates is None else "https"
         again = RetryInvoker(
-            lambda: exponential(0.25, max_delay=5.0),
+            lambda: exponential(0.25, max_delay=5),
             (httpx.TransportError, httpx.HTTPStatusError),
             max_tries=_TRIES,
             max_time=None,
