@@ -56,9 +56,8 @@ def collect(nodes: Nodes, config: Mapping[str, Any]) -> None:
 
 def ask_nonsense(nodes: Nodes, config: Mapping[str, Any]) -> None:
     """A coordinator that sends what is no question, past the library: every kind of message it can think of."""
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-
     import numpy as np
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
     grid = nodes._grid  # type: ignore[attr-defined]
     fields = {"job": b"hello", "request": b""}
@@ -75,7 +74,8 @@ def ask_nonsense(nodes: Nodes, config: Mapping[str, Any]) -> None:
     ]
     everybody = nodes.nodes()
     messages = [
-        Message(content, everybody[number % len(everybody)], kind, ttl=60) for number, (kind, content) in enumerate(kinds)
+        Message(content, everybody[number % len(everybody)], kind, ttl=60)
+        for number, (kind, content) in enumerate(kinds)
     ]
     waiting = {name for message in messages for name in grid.push_messages([message])}
     said: list[str] = []
@@ -83,7 +83,9 @@ def ask_nonsense(nodes: Nodes, config: Mapping[str, Any]) -> None:
     while waiting and time.monotonic() < end:
         for reply in grid.pull_messages(list(waiting)):
             waiting.discard(reply.metadata.reply_to_message_id)
-            said.append(repr(reply.error) if reply.has_error() else repr({k: dict(v) for k, v in reply.content.items()}))
+            said.append(
+                repr(reply.error) if reply.has_error() else repr({k: dict(v) for k, v in reply.content.items()})
+            )
         time.sleep(0.2)
     (Path(config["folder"]) / "nonsense.json").write_text(json.dumps({"asked": len(messages), "said": said}))
 

@@ -29,7 +29,7 @@ def asked_of(message: Message) -> Asked | None:
 
 
 def answered_of(message: Message) -> Answered | None:
-    """Return what a reply says: None for an error of Flower's own, `MALFORMED` where it is not shaped like an answer."""
+    """Return what a reply says: None for an error of Flower's own, `MALFORMED` if it is not shaped like an answer."""
     if message.has_error():
         return None
     fields = _fields(message, {"release": bytes, "refused": str})
