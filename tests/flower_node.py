@@ -77,9 +77,14 @@ class Supernode:
     def reply(self) -> Message:
         """The next reply, within some seconds."""
         found: list[Message] = []
-        wait_for(lambda: bool(found.extend(self.replies()) or found))
-        assert len(found) == 1
-        return found[0]
+
+        def there() -> bool:
+            found.extend(self.replies())
+            return bool(found)
+
+        wait_for(there)
+        (reply,) = found
+        return reply
 
 
 def wait_for(done: Any, seconds: float = 20.0) -> None:

@@ -60,7 +60,7 @@ def ask_nonsense(nodes: Nodes, config: Mapping[str, Any]) -> None:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
     grid = nodes._grid  # type: ignore[attr-defined]
-    fields = {"job": b"hello", "request": b""}
+    fields: dict[str, Any] = {"job": b"hello", "request": b""}
     kinds = [
         ("query.release", RecordDict()),
         ("query.release", RecordDict({"dpvalue": ConfigRecord({"job": b"hello"})})),

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -79,9 +80,10 @@ def test_an_answer_is_a_release_or_a_refusal() -> None:
     for release, refused in ((b"", ""), (b"x", "no"), (b"", "a\nb"), (b"", "x" * 501)):
         with pytest.raises(ValueError):
             Answered(release, refused)
-    for release, refused in ((bytearray(b"x"), ""), ("x", ""), (b"", b"no")):
+    wrong: list[Any] = [(bytearray(b"x"), ""), ("x", ""), (b"", b"no")]
+    for pair in wrong:
         with pytest.raises(TypeError):
-            Answered(release, refused)  # type: ignore[arg-type]
+            Answered(*pair)
 
 
 def test_nothing_of_an_exception_leaves(caplog: pytest.LogCaptureFixture) -> None:
@@ -173,7 +175,8 @@ def test_parties_in_one_process(tmp_path: Path) -> None:
 
 
 def test_a_coordinator_is_found_by_name() -> None:
-    assert coordinator("os.path:join") is os.path.join
+    found: Any = coordinator("os.path:join")
+    assert found is os.path.join
     for name in ("", "os", ":join"):
         with pytest.raises(DpvalueError, match="coordinator must be"):
             coordinator(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dpvalue.errors import DpvalueError
 from dpvalue.flower import deploy
 from dpvalue.flower.pipe import FAILED
 
@@ -56,6 +57,7 @@ def main(grid, context):
 _CLIENT = """
 from pathlib import Path
 Path({folder!r}, "client was imported").touch()
+app = None
 raise RuntimeError(Path({folder!r}, "ada", "secret").read_bytes().hex())
 """
 
@@ -128,6 +130,6 @@ def _submits(study: Deployed, name: str, job: str) -> bool:
     """Whether a run could be started: not before the SuperLink is back."""
     try:
         study.submit(name, job, patience=80)
-    except deploy.DpvalueError:
+    except DpvalueError:
         return False
     return True
