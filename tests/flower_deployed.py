@@ -57,14 +57,15 @@ class Deployed:
         path = self.folder / name / f"{name}.calls"
         return path.read_text().split("\n").count(repr(job.encode())) if path.exists() else 0
 
-    def hold(self) -> None:
-        """Let parties wait with their answers."""
+    def hold(self, job: str) -> None:
+        """Let parties wait with their answers to a job."""
         for name in PARTIES:
-            (self.folder / name / "hold").touch()
+            (self.folder / name / f"hold {job}").touch()
 
     def let_go(self) -> None:
-        for name in PARTIES:
-            (self.folder / name / "hold").unlink(missing_ok=True)
+        """Let them answer, whatever they wait with."""
+        for path in self.folder.glob("*/hold *"):
+            path.unlink()
 
     def server_app(self) -> list[int]:
         """The processes that run the ServerApp."""

@@ -30,7 +30,7 @@ def party(name: str, folder: Path) -> Respond:
             sys.exit(ROW)
         if asked.job == b"refuse":
             return Answered(b"", "the budget does not allow it")
-        while (folder / "hold").exists():  # so that something can be killed while a round is open
+        while (folder / f"hold {asked.job.decode()}").exists():  # so that something can be killed while a round is open
             time.sleep(0.1)
         return Answered(asked.job[::-1] + asked.request[::-1] + name.encode(), "")
 
@@ -96,4 +96,5 @@ if __name__ == "__main__":
 
     name, port, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     secret = Path(sys.argv[4]).read_bytes() if len(sys.argv) > 4 else None
-    serve(party(name, folder), Node(f"127.0.0.1:{port}", secret=secret), tick=TICK, stop=lambda: False)
+    node = Node(f"127.0.0.1:{port}", secret=secret, memory=folder / "task")
+    serve(party(name, folder), node, tick=TICK, stop=lambda: False)

@@ -11,8 +11,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,10 @@ from dpvalue.flower.app import coordinator
 from dpvalue.flower.coordinate import GridNodes
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_link
 from dpvalue.flower.keys import write_authority, write_node_key
+from dpvalue.flower.memory import Memory, Taken
 from dpvalue.flower.pipe import FAILED, MALFORMED, Answered, Asked, Respond, answer
 from dpvalue.flower.records import KIND, answered_of, record_of
-from dpvalue.flower.runtime import Node
+from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
 from dpvalue.flower.supervise import Kept
 from dpvalue.flower.together import Together
@@ -246,6 +248,7 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
             self._asked, self._taken = asked, clock.now
 
         held = staticmethod(nullcontext)
+        forget = staticmethod(lambda: None)
 
         def asked(self) -> Asked | None:
             clock.sleep(0.125)  # the message takes its time, too
@@ -308,6 +311,77 @@ def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
         signal.signal(signal.SIGINT, before)
     assert not interrupted
     assert "HTTPStatusError" in caplog.text
+
+
+class Killed(BaseException):
+    """As by the kernel: nobody handles it."""
+
+
+@pytest.mark.parametrize("moment", ["_begin", "_pull", "reply"])
+def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, calls = free_port(), []
+    node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
+
+    def respond(asked: Asked) -> Answered:
+        calls.append(asked)
+        return backwards(asked)
+
+    def dying(step: Callable[..., Any], after: bool) -> Callable[..., None]:
+        def die(*arguments: object) -> None:
+            if after:
+                step(*arguments)
+            raise Killed
+
+        return die
+
+    with Supernode(port) as there:
+        there.put(record_of(HELLO))
+        for after in (False, True) if moment == "_begin" else (False,):  # before it tells the SuperNode, and after
+            with monkeypatch.context() as patch:
+                patch.setattr(Task, moment, dying(getattr(Task, moment), after))
+                with pytest.raises(Killed):
+                    serve(respond, node, tick=0.05, stop=lambda: False)
+            assert stat.S_IMODE((tmp_path / "task").stat().st_mode) == 0o600
+        with serving(respond, node):
+            assert answered_of(there.reply()) == Answered(b"olleh", "")
+            wait_for(lambda: not (tmp_path / "task").exists())
+            there.put(record_of(Asked(b"next", b"")))
+            assert answered_of(there.reply()) == Answered(b"txen", "")
+    assert set(calls) == {HELLO, Asked(b"next", b"")}
+
+
+def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path) -> None:
+    port, calls = free_port(), []
+    node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
+
+    def respond(asked: Asked) -> Answered:
+        calls.append(asked)
+        raise Killed
+
+    with Supernode(port) as there:
+        there.put(record_of(HELLO))
+        for _ in range(3):
+            with pytest.raises(Killed):
+                serve(respond, node, tick=0.05, stop=lambda: False)
+        with serving(respond, node):
+            assert answered_of(there.reply()) == REFUSED
+    assert len(calls) == 3
+
+
+def test_what_is_remembered(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "task")
+    assert memory.recall() is None
+    for taken in (Taken("t"), Taken("t", b"m", Asked(b"\xff", b"")), Taken("t", b"m", None)):
+        memory.keep(taken)
+        assert memory.recall() == replace(taken, tries=2)
+    for broken in ("", "[]", "{}", '{"token": "t", "message": "a", "asked": null, "tries": 1}'):
+        (tmp_path / "task").write_text(broken)
+        assert memory.recall() is None
+        assert not (tmp_path / "task").exists()
+    nothing = Memory(None)
+    nothing.keep(Taken("t"))
+    nothing.forget()
+    assert nothing.recall() is None
 
 
 def test_stock_flwr_would_interrupt_its_process() -> None:

@@ -10,7 +10,7 @@ At a party: a SuperNode with `--isolation process` (`deploy.supernode`, kept run
 | question | module |
 |---|---|
 | what crosses | `pipe.py`; as Flower's records: `records.py` |
-| the party's side | `serve.py`; what it uses of flwr's internals: `runtime.py` |
+| the party's side | `serve.py`; what it uses of flwr's internals: `runtime.py`; what survives a kill: `memory.py` |
 | the coordinator's side | `coordinate.py`, `app.py` (the ServerApp) |
 | without Flower, in one process | `together.py` |
 | keys and certificates, commands, processes | `keys.py`, `deploy.py`, `supervise.py` (with `tied.py`) |

@@ -14,8 +14,9 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any, Self
 
 import httpx
@@ -25,6 +26,7 @@ from flwr.common.constant import SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import runtime_pb2 as proto
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import (
@@ -43,6 +45,7 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from dpvalue.errors import DpvalueError
+from dpvalue.flower.memory import Memory, Taken
 from dpvalue.flower.pipe import Answered, Asked
 from dpvalue.flower.records import asked_of, record_of
 
@@ -63,11 +66,14 @@ class Node:
             and the address must be one of this machine.
         secret: what `flower-supernode --superexec-auth-secret-file` was given; without it, whoever can reach the
             address can take tasks.
+        memory: a file in which the agent keeps the task that it answers, so that it goes on with it after it was
+            killed; without it, such a task is lost, and the SuperNode with it for a minute, or until its restart.
     """
 
     address: str
     certificates: bytes | None = None
     secret: bytes | None = field(default=None, repr=False)
+    memory: Path | None = None
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -116,6 +122,8 @@ class Runtime:
         self._node = node
         signing = [] if node.secret is None else [_signing(node.secret)]
         self._client = _Client(node, signing)
+        self._memory = Memory(node.memory)
+        self._unfinished = self._memory.recall()
 
     def __enter__(self) -> Self:
         return self
@@ -125,12 +133,19 @@ class Runtime:
 
     def take(self) -> Task | None:
         """Return a task that waits, which then is ours; None if there is none. Raises where no SuperNode answers."""
+        if self._unfinished is not None:
+            unfinished, self._unfinished = self._unfinished, None
+            return self._task(unfinished)
         # An "AgentApp" is refused like anything of a wrong shape; left alone, it would block the SuperNode for ever.
         kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]
         taken = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
         if not taken.HasField("task") or not taken.token:
             return None
-        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(taken.token)]))
+        self._memory.keep(Taken(taken.token))
+        return self._task(Taken(taken.token))
+
+    def _task(self, taken: Taken) -> Task:
+        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(taken.token)]), self._memory, taken)
 
 
 def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
@@ -140,43 +155,54 @@ def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
 class Task:
     """One message, to be answered once."""
 
-    def __init__(self, client: _Client) -> None:
-        self._client = client
-        self._message: Message | None = None
-        self._node = ProtoNode()
+    def __init__(self, client: _Client, memory: Memory, taken: Taken) -> None:
+        self._client, self._memory, self._taken = client, memory, taken
 
     def asked(self) -> Asked | None:
         """Return what is asked; None where the message has not the shape of a question."""
-        given = self._client.PullTaskInput(proto.PullTaskInputRequest())  # with the app's bundle, which is not read
-        self._node = ProtoNode(node_id=given.context.node_id)
-        pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
-        self._message = message_from_proto(pulled.messages_list[0])
-        tree, run = pulled.message_object_trees[0], self._message.metadata.run_id
-        names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
-        parts = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
-        self._client.ConfirmMessageReceived(
-            ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=tree.object_id)
-        )
+        if not self._taken.message:
+            self._begin()
+            self._pull()
+        return self._taken.asked
+
+    def _begin(self) -> None:
+        """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
         try:
-            message = inflate_object_from_contents(tree.object_id, parts)
-            return asked_of(message) if isinstance(message, Message) else None
-        except Exception:  # whatever somebody made up in place of a message
-            return None
+            self._client.PullTaskInput(proto.PullTaskInputRequest())
+        except httpx.HTTPStatusError:
+            if self._taken.tries == 1:  # otherwise an agent before this one has told it
+                raise
+
+    def _pull(self) -> None:
+        """Get the message, and write it down before the SuperNode forgets it."""
+        pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
+        tree, node, run = pulled.message_object_trees[0], *_addressed(pulled.messages_list[0])
+        names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
+        parts = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, node, run))
+        asked = _asked(tree.object_id, parts)
+        self._taken = replace(self._taken, message=pulled.messages_list[0].SerializeToString(), asked=asked)
+        self._memory.keep(self._taken)
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+        )
 
     def reply(self, answered: Answered) -> None:
         """Send the answer."""
-        if self._message is None:
-            raise RuntimeError("a task is asked before it is answered")
-        reply = Message(record_of(answered), reply_to=self._message)
+        asked = ProtoMessage.FromString(self._taken.message)
+        node, run = _addressed(asked)
+        reply = Message(record_of(answered), reply_to=message_from_proto(asked))
         reply.metadata.__dict__["_message_id"] = reply.object_id
         with no_object_id_recompute():
             bare, tree = message_to_proto(remove_content_from_message(reply)), get_object_tree(reply)
             request = proto.PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
             pushed = self._client.PushMessages(request)
-            run = reply.metadata.run_id
-            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, pushed.session_id)
+            push = make_push_object_fn_protobuf(self._client.PushObject, node, run, pushed.session_id)
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
         self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+
+    def forget(self) -> None:
+        """Do not go on with this task, now or after a restart."""
+        self._memory.forget()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -198,3 +224,17 @@ class Task:
                 self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
             except Exception:  # the reply will show whether the task is still ours
                 continue
+
+
+def _addressed(message: ProtoMessage) -> tuple[ProtoNode, int]:
+    """To which node a message was sent, in which run."""
+    return ProtoNode(node_id=message.metadata.dst_node_id), message.metadata.run_id
+
+
+def _asked(name: str, parts: dict[str, bytes]) -> Asked | None:
+    """What a message asks, from its parts."""
+    try:
+        message = inflate_object_from_contents(name, parts)
+        return asked_of(message) if isinstance(message, Message) else None
+    except Exception:  # whatever somebody made up in place of a message
+        return None

@@ -70,6 +70,7 @@ def _answer(task: Task, respond: Respond, tick: float) -> None:
             task.reply(answered)
         except Exception as error:
             _log.warning("a task was lost with its SuperNode or its run (%s)", type(error).__name__)
+        task.forget()
 
 
 def until_tick(passed: float, tick: float) -> float:
