@@ -92,10 +92,10 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
     home = folder / "flwr"
     deploy.write_link(home, link)
     with ExitStack() as stack:
+        stack.callback(_end_all, home)
         command = deploy.superlink(link, files, folder / "link.db")
         kept = stack.enter_context(Kept(command, deploy.environment(home), folder / "link.log"))
         study = Deployed(folder, home, kept)
-        stack.callback(_end_all, home)
         until(lambda: _listens(link.address), 60, "no SuperLink")
         try:
             for name in PARTIES:

@@ -20,19 +20,22 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
+from dpvalue.flower.keys import Certificates
+
 _RUN = 7
 
 
 class Supernode:
     """Serves on a port of this machine until it is left; `with Supernode(port)` again is its restart."""
 
-    def __init__(self, port: int, secret: bytes | None = None) -> None:
+    def __init__(self, port: int, secret: bytes | None = None, files: Certificates | None = None) -> None:
         self._factory = NodeStateFactory(objectstore_factory=ObjectStoreFactory())
         self.state: Any = self._factory.state()
         self.state.set_node_id(1)
         self.bundle = b"not a bundle: whoever unpacks it fails"
         app = create_app(state_factory=self._factory, superexec_auth_secret=secret)
-        config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="off")
+        tls: Any = {} if files is None else {"ssl_certfile": files.certificate, "ssl_keyfile": files.key}
+        config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", lifespan="off", **tls)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
 

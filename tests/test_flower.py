@@ -226,6 +226,18 @@ def test_who_does_not_know_the_secret_gets_no_task() -> None:
         assert not node.replies()
 
 
+def test_a_supernode_is_known_by_its_certificate(tmp_path: Path) -> None:
+    port = free_port()
+    files, others = (write_authority(tmp_path / name, "127.0.0.1") for name in ("ours", "theirs"))
+    with Supernode(port, files=files) as node:
+        node.put(record_of(HELLO))
+        with serving(backwards, Node(f"127.0.0.1:{port}", others.authority.read_bytes())):
+            time.sleep(1.0)
+        assert not node.replies()
+        with serving(backwards, Node(f"127.0.0.1:{port}", files.authority.read_bytes())):
+            assert answered_of(node.reply()) == Answered(b"olleh", "")
+
+
 class _Clock:
     """Time that passes only where somebody sleeps."""
 

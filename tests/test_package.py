@@ -168,8 +168,8 @@ PACKAGES = [
 ]
 # Each imports from those before it, as CONTRIBUTING.md says.
 LAYERS = (
-    "models", "privacy", "data", "engine", "releasing", "refit", "valuation", "planning", "server", "auditing",
-    "report", "jobs", "cli",
+    "flower", "models", "privacy", "data", "engine", "releasing", "refit", "valuation", "planning", "server",
+    "auditing", "report", "jobs", "cli",
 )  # fmt: skip
 UPWARDS: set[tuple[str, str]] = set()
 
