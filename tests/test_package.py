@@ -169,8 +169,8 @@ PACKAGES = [
 ]
 # Each imports from those before it, as CONTRIBUTING.md says.
 LAYERS = (
-    "models", "privacy", "data", "engine", "releasing", "home", "refit", "valuation", "planning", "server", "auditing",
-    "report", "jobs", "study", "flower", "cli",
+    "flower", "models", "privacy", "data", "engine", "releasing", "home", "refit", "valuation", "planning", "server",
+    "auditing", "report", "jobs", "study", "cli",
 )  # fmt: skip
 UPWARDS: set[tuple[str, str]] = set()
 

@@ -1,0 +1,240 @@
+"""A SuperNode's Runtime API, as far as an agent needs it. All that dpvalue uses of flwr's internals stands here.
+
+Flower's own `flwr-clientapp` installs and imports the app of whoever submitted the run, passes exception texts on, and
+interrupts its own process where the SuperNode does not know its token (HTTP 401). None of its code runs here: of what a
+SuperNode hands out with a task, the app's bundle is never looked at, errors stay errors, and proxies of the environment
+are not used.
+
+flwr is pinned, because none of this is its public interface.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.constant import SubStatus
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto import runtime_pb2 as proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import Message as ProtoMessage
+from flwr.proto.node_pb2 import Node as ProtoNode
+from flwr.supercore.constant import TaskType
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+    make_pull_object_fn_protobuf,
+    make_push_object_fn_protobuf,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
+from flwr.supercore.retry import RetryInvoker, exponential
+from flwr.supercore.runtime import RuntimeHttpClient
+
+from dpvalue.errors import DpvalueError
+from dpvalue.flower.memory import Memory, Taken
+from dpvalue.flower.pipe import Answered, Asked
+from dpvalue.flower.records import asked_of, record_of
+
+_TAKES_TASK = "/flwr.proto.Runtime/AcquireTask"
+_PASSING = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
+_TRIES = 6
+_LIMIT = 30.0  # seconds of one call
+_HEARTBEAT = 10.0  # seconds; a SuperNode gives a task up after 60 without one
+
+
+@dataclass(frozen=True)
+class Node:
+    """Where the party's own SuperNode takes calls.
+
+    Attributes:
+        address: host and port, as in `flower-supernode --host --port`.
+        certificates: the root certificates (PEM) by which the SuperNode is known; without them, calls are not encrypted
+            and the address must be one of this machine.
+        secret: what `flower-supernode --superexec-auth-secret-file` was given; without it, whoever can reach the
+            address can take tasks.
+        memory: a file in which the agent keeps the task that it answers, so that it goes on with it after it was
+            killed; without it, such a task is lost, and the SuperNode with it for a minute, or until its restart.
+    """
+
+    address: str
+    certificates: bytes | None = None
+    secret: bytes | None = field(default=None, repr=False)
+    memory: Path | None = None
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise DpvalueError(f"address must be HOST:PORT, got {self.address!r}")
+        if self.certificates is None and not _is_of_this_machine(host.strip("[]")):
+            raise DpvalueError(f"address must be one of this machine, unless certificates are given, got {host!r}")
+
+
+def _is_of_this_machine(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class _Client(RuntimeHttpClient):
+    """Flower's client, which tries again where a call may pass, and raises where it cannot; it interrupts nobody."""
+
+    def __init__(self, node: Node, interceptors: list[Any]) -> None:
+        verify: ssl.SSLContext | bool = True
+        if node.certificates is not None:
+            verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            verify.load_verify_locations(cadata=node.certificates.decode("ascii"))
+        scheme = "http" if node.certificates is None else "https"
+        again = RetryInvoker(
+            lambda: exponential(0.25, max_delay=5),
+            (httpx.TransportError, httpx.HTTPStatusError),
+            max_tries=_TRIES,
+            max_time=None,
+            should_giveup=_cannot_pass,
+        )
+        super().__init__(f"{scheme}://{node.address}", interceptors=interceptors, retry_invoker=again)
+        self._client.close()
+        self._client = httpx.Client(verify=verify, timeout=_LIMIT, follow_redirects=False, trust_env=False)
+
+
+def _cannot_pass(error: Exception) -> bool:
+    return isinstance(error, httpx.HTTPStatusError) and error.response.status_code not in _PASSING
+
+
+class Runtime:
+    """The SuperNode, from which tasks are taken. A context manager."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        signing = [] if node.secret is None else [_signing(node.secret)]
+        self._client = _Client(node, signing)
+        self._memory = Memory(node.memory)
+        self._unfinished = self._memory.recall()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._client.close()
+
+    def take(self) -> Task | None:
+        """Return a task that waits, which then is ours; None if there is none. Raises where no SuperNode answers."""
+        if self._unfinished is not None:
+            unfinished, self._unfinished = self._unfinished, None
+            return self._task(unfinished)
+        # An "AgentApp" is refused like anything of a wrong shape; left alone, it would block the SuperNode for ever.
+        kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]
+        taken = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
+        if not taken.HasField("task") or not taken.token:
+            return None
+        self._memory.keep(Taken(taken.token))
+        return self._task(Taken(taken.token))
+
+    def _task(self, taken: Taken) -> Task:
+        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(taken.token)]), self._memory, taken)
+
+
+def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
+    return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_TAKES_TASK})
+
+
+class Task:
+    """One message, to be answered once."""
+
+    def __init__(self, client: _Client, memory: Memory, taken: Taken) -> None:
+        self._client, self._memory, self._taken = client, memory, taken
+
+    def asked(self) -> Asked | None:
+        """Return what is asked; None where the message has not the shape of a question."""
+        if not self._taken.message:
+            self._begin()
+            self._pull()
+        return self._taken.asked
+
+    def _begin(self) -> None:
+        """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
+        try:
+            self._client.PullTaskInput(proto.PullTaskInputRequest())
+        except httpx.HTTPStatusError:
+            if self._taken.tries == 1:  # otherwise an agent before this one has told it
+                raise
+
+    def _pull(self) -> None:
+        """Get the message, and write it down before the SuperNode forgets it."""
+        pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
+        tree, node, run = pulled.message_object_trees[0], *_addressed(pulled.messages_list[0])
+        names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
+        parts = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, node, run))
+        asked = _asked(tree.object_id, parts)
+        self._taken = replace(self._taken, message=pulled.messages_list[0].SerializeToString(), asked=asked)
+        self._memory.keep(self._taken)
+        self._client.ConfirmMessageReceived(
+            ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+        )
+
+    def reply(self, answered: Answered) -> None:
+        """Send the answer."""
+        asked = ProtoMessage.FromString(self._taken.message)
+        node, run = _addressed(asked)
+        reply = Message(record_of(answered), reply_to=message_from_proto(asked))
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            bare, tree = message_to_proto(remove_content_from_message(reply)), get_object_tree(reply)
+            request = proto.PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
+            pushed = self._client.PushMessages(request)
+            push = make_push_object_fn_protobuf(self._client.PushObject, node, run, pushed.session_id)
+            push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
+        self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+
+    def forget(self) -> None:
+        """Do not go on with this task, now or after a restart."""
+        self._memory.forget()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep the SuperNode from giving the task up, and close the connection in the end."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(over,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(_LIMIT)
+            self._client.close()
+
+    def _beat(self, over: threading.Event) -> None:
+        """Tell the SuperNode now and then that somebody works on the task."""
+        while not over.wait(_HEARTBEAT):
+            try:
+                self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
+            except Exception:  # the reply will show whether the task is still ours
+                continue
+
+
+def _addressed(message: ProtoMessage) -> tuple[ProtoNode, int]:
+    """To which node a message was sent, in which run."""
+    return ProtoNode(node_id=message.metadata.dst_node_id), message.metadata.run_id
+
+
+def _asked(name: str, parts: dict[str, bytes]) -> Asked | None:
+    """What a message asks, from its parts."""
+    try:
+        message = inflate_object_from_contents(name, parts)
+        return asked_of(message) if isinstance(message, Message) else None
+    except Exception:  # whatever somebody made up in place of a message
+        return None

@@ -1,0 +1,91 @@
+"""Flower's own programs, kept running as long as this process runs, and no longer."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+_log = logging.getLogger("dpvalue")
+
+_TIED = Path(__file__).with_name("tied.py")
+_GRACE = 8.0  # seconds to end by itself: Flower says goodbye to its peers
+_LONGEST = 30.0  # seconds between two starts
+
+
+class Kept:
+    """A program that is started again when it ends. A context manager: on leaving, the program is ended.
+
+    flwr interrupts its own process where it is told that it is not known (HTTP 401, as after a SuperLink's restart on
+    an empty database), and exits where it cannot connect at first. Then it must be started again, by somebody.
+
+    Args:
+        command: what to run, its program as a path.
+        environment: its environment (`deploy.environment`).
+        log: the file to which what it prints is appended.
+        again: whether it is started again; without, it runs once.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, again: bool = True) -> None:
+        self._command = [sys.executable, str(_TIED), str(os.getpid()), *command]
+        self._environment, self._log, self._again = dict(environment), log, again
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        # It is the thread that starts the program on whose end the program ends: one that lives as long as this.
+        self._thread = threading.Thread(target=self._keep, name=Path(command[0]).name, daemon=True)
+
+    @property
+    def pid(self) -> int | None:
+        """The number of the process that runs now; None if none does."""
+        process = self._process
+        return process.pid if process is not None and process.poll() is None else None
+
+    def start(self) -> Self:
+        """Start the program."""
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """End the program; by force, if it does not end by itself."""
+        self._over.set()
+        with self._lock:
+            process = self._process
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        if self._thread.ident is not None:
+            self._thread.join(_GRACE)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def _keep(self) -> None:
+        """Start the program, and again when it ends; later and later if it ends at once."""
+        pause = 0.5
+        while not self._over.is_set():
+            begun = time.monotonic()
+            with self._log.open("ab") as log, self._lock:
+                if self._over.is_set():
+                    return
+                self._process = subprocess.Popen(
+                    self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            code = self._process.wait()
+            if self._over.is_set() or not self._again:
+                return
+            pause = 0.5 if time.monotonic() - begun > _LONGEST else min(2 * pause, _LONGEST)
+            _log.warning("%s ended (%d); starting it again", self._thread.name, code)
+            self._over.wait(pause)
