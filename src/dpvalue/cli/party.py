@@ -1,4 +1,4 @@
-"""`dpvalue party check` and `answer`: a party at home, with its own file, ledger and noise."""
+"""`dpvalue party check`, `answer` and `serve`: a party at home, with its own file, ledger and noise."""
 
 from __future__ import annotations
 
@@ -90,6 +90,85 @@ def party_answer(
         out.print(f"written to {place}: {len(release):,} bytes, to send back", markup=False)
         out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
         out.print(f"head of the ledger, to keep elsewhere: {agent.ledger.head()}")
+
+
+@party_app.command("serve")
+def party_serve(
+    file: Annotated[Path, argument()],
+    superlink: Annotated[str, option("Where the coordinator's SuperLink is, HOST:PORT.")] = "",
+    ca: Annotated[Path | None, option("The certificate that it is known by.")] = None,
+    node_key: Annotated[Path | None, option("The key of your node (dpvalue flower node).")] = None,
+    name: Annotated[str, option("Yours, as the coordinator knows you.")] = "",
+    ledger: Ledgered = None,
+    head: Headed = None,
+    policy: Ruled = None,
+    key: Annotated[Path | None, option("Sign with this key (dpvalue key new).")] = None,
+    folder: Annotated[Path, option("Where Flower keeps its files; serve.")] = Path("serve"),
+) -> None:
+    """Answer jobs that come over Flower, until stopped; only with code that is installed here.
+
+    Example: dpvalue party serve my.csv --superlink host:9092 --ca ca.crt --node-key my.node --name site-a
+    --ledger my.ledger --policy policy.toml
+    """
+    with failing_clearly():
+        from dpvalue.errors import DpvalueError
+        from dpvalue.flower.deploy import Link, environment, supernode
+        from dpvalue.flower.supervise import Kept
+
+        given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
+        missing = [option for option, value in given.items() if not value]
+        if missing or ca is None or node_key is None:
+            raise DpvalueError(f"{missing[0]} must be given: --{missing[0]}")
+        agent = make_agent(name, file, ledger, head, policy, key)
+        folder.mkdir(parents=True, exist_ok=True)
+        secret, port = own_secret(folder / "secret"), free_port()
+        command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
+        with Kept(command, environment(folder / "flwr"), folder / "node.log"):
+            out.print(f"{name}: answering {superlink}; what the node says is in {folder / 'node.log'}. Ctrl-C stops.")
+            serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
+
+
+def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None:
+    """Answer what a SuperNode hands out, until interrupted."""
+    from dpvalue.flower.pipe import Answered, Asked
+    from dpvalue.flower.runtime import Node
+    from dpvalue.flower.serve import serve
+    from dpvalue.home.agent import Refused
+
+    def respond(asked: Asked) -> Answered:
+        try:
+            release = agent.answer(asked.job, asked.request)
+        except Refused as refused:
+            out.print(f"refused: {refused}", markup=False)
+            return Answered(b"", refused.public)
+        out.print("answered a request")
+        return Answered(release, "")
+
+    try:
+        node = Node(address, secret=secret, memory=folder / "task.json")
+        serve(respond, node, tick=agent.policy.limits.tick, stop=lambda: False)
+    except KeyboardInterrupt:
+        out.print("stopped")
+
+
+def own_secret(path: Path) -> bytes:
+    """Return what the agent and its SuperNode know each other by; made at the first call."""
+    import os
+    import secrets
+
+    if not path.is_file():
+        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
+            file.write(secrets.token_bytes(32))
+    return path.read_bytes()
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    import socket
+
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 def make_agent(

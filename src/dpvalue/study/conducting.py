@@ -15,7 +15,7 @@ from typing import Any
 from dpvalue.archive import read_bytes
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.pipe import Asked, Nodes, gathered
+from dpvalue.flower.pipe import Answered, Asked, Nodes, gathered
 from dpvalue.sealing import Key
 from dpvalue.stored import WHOLE, parse_json, read_text
 from dpvalue.study.coordinator import Coordinator
@@ -54,7 +54,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Patience) -> int:
         number = coordinator.round
         asked = _first(coordinator, there) if number == 0 else _later(coordinator, there)
         for node, answered in nodes.exchange({node: asked[node] for node in sorted(asked)}, patience.deadline):
-            _take(coordinator, node, b"" if answered is None else answered.release, answered and answered.refused)
+            _take(coordinator, node, answered)
         sent += len(asked)
         _log.info("round %d: %d message(s), %d parties", number, len(asked), len(coordinator.taking_part))
         if not coordinator.close():
@@ -63,7 +63,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Patience) -> int:
 
 
 def over_flower(nodes: Nodes, config: Mapping[str, Any]) -> None:
-    """Conduct a study as the ServerApp's configuration says; `dpvalue study run` writes it."""
+    """Conduct a study as the ServerApp's configuration says; `dpvalue flower run` writes it."""
     roster, key = str(config.get("roster", "")), str(config.get("key", ""))
     coordinator = Coordinator(
         Path(str(config["folder"])),
@@ -92,12 +92,13 @@ def _later(coordinator: Coordinator, there: list[int]) -> dict[int, Asked]:
     return {node: Asked(coordinator.content, request) for node, request in found.items()}
 
 
-def _take(coordinator: Coordinator, node: int, release: bytes, refused: str | None) -> None:
+def _take(coordinator: Coordinator, node: int, answered: Answered | None) -> None:
     """Keep what a node answered, or that it did not."""
-    if not release:
-        coordinator.refuse(_known(coordinator).get(node, f"node {node}"), refused or ABSENT)
+    if answered is None or not answered.release:
+        why = ABSENT if answered is None else answered.refused
+        coordinator.refuse(_known(coordinator).get(node, f"node {node}"), why)
         return
-    receipt = coordinator.receive(release)
+    receipt = coordinator.receive(answered.release)
     known = _known(coordinator)
     if not receipt.why and receipt.party not in known.values():
         kept = {str(other): name for other, name in known.items()} | {str(node): receipt.party}

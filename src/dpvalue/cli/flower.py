@@ -1,0 +1,167 @@
+"""`dpvalue flower`: a study over Flower, for its coordinator; `dpvalue party serve` is the party's side."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dpvalue.cli.common import app, argument, failing_clearly, option, out
+
+if TYPE_CHECKING:
+    from dpvalue.flower.deploy import Link
+
+flower_app = typer.Typer(
+    help="A study over Flower, for its coordinator (pip install 'dpvalue[flower]').",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.add_typer(flower_app, name="flower")
+Linked = Annotated[Path, option("The folder of the SuperLink; link.", "--link")]
+
+
+@flower_app.command("new")
+def flower_new(
+    folder: Annotated[Path, argument()],
+    host: Annotated[str, option("The name or address that parties reach; 127.0.0.1.")] = "127.0.0.1",
+    port: Annotated[int, option("The port; 9092.")] = 9092,
+) -> None:
+    """Make the folder of a SuperLink: its certificate, and that of an authority of its own for parties to know it by.
+
+    Example: dpvalue flower new link --host study.example.org
+    """
+    with failing_clearly():
+        from dpvalue.errors import DpvalueError
+        from dpvalue.flower.deploy import Link, write_link
+        from dpvalue.flower.keys import write_authority
+
+        if folder.exists():
+            raise DpvalueError(f"there is {folder} already: a SuperLink's folder is made once")
+        link = Link(f"{host}:{port}", write_authority(folder, host).authority)
+        write_link(folder / "flwr", link)
+        (folder / "link.json").write_text(json.dumps({"address": link.address}) + "\n")
+    out.print(f"{folder}: the SuperLink at {link.address}. Give parties this address and {folder / 'ca.crt'}.")
+
+
+@flower_app.command("link")
+def flower_link(folder: Annotated[Path, argument()]) -> None:
+    """Run the SuperLink of a folder until it is stopped; it is started again if it ends.
+
+    Example: dpvalue flower link link
+    """
+    with failing_clearly():
+        from dpvalue.flower.deploy import environment, superlink
+        from dpvalue.flower.keys import Certificates
+        from dpvalue.flower.supervise import Kept
+
+        link = _link(folder)
+        files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        command = superlink(link, files, folder / "link.db")
+        with Kept(command, environment(folder / "flwr"), folder / "link.log"):
+            out.print(f"SuperLink at {link.address}; what it says is in {folder / 'link.log'}. Ctrl-C stops it.")
+            _wait_for_ever()
+
+
+@flower_app.command("register")
+def flower_register(folder: Annotated[Path, argument()], keys: Annotated[list[Path], argument()]) -> None:
+    """Let parties take part, by the public keys of their nodes (dpvalue flower node).
+
+    Example: dpvalue flower register link site-a.node.pub site-b.node.pub
+    """
+    with failing_clearly():
+        from dpvalue.flower.deploy import register
+
+        _link(folder)
+        for key in keys:
+            out.print(f"{key}: node {register(folder / 'flwr', key)}")
+
+
+@flower_app.command("node")
+def flower_node(path: Annotated[Path, argument()]) -> None:
+    """Make the key of a party's node; the coordinator registers the file that ends in .pub.
+
+    Example: dpvalue flower node site-a.node
+    """
+    with failing_clearly():
+        from dpvalue.errors import DpvalueError
+        from dpvalue.flower.keys import write_node_key
+
+        if path.exists():
+            raise DpvalueError(f"there is a file already at {path}: a key is not written over")
+        public = write_node_key(path)
+    out.print(f"{path} is yours alone; give the coordinator {public}")
+
+
+@flower_app.command("run")
+def flower_run(
+    job: Annotated[Path, argument()],
+    link: Linked = Path("link"),
+    parties: Annotated[int, option("How many are expected; 2.")] = 2,
+    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
+    test: Annotated[Path | None, option("The public file; else as the job names it.")] = None,
+    roster: Annotated[Path | None, option("roster.toml: names and keys of the parties.")] = None,
+    key: Annotated[Path | None, option("The key that the job was signed with.")] = None,
+    gather: Annotated[float, option("Seconds to wait for parties to be there; 120.")] = 120.0,
+    deadline: Annotated[float, option("Seconds to wait for a round's answers; 300.")] = 300.0,
+    pay: Annotated[float | None, option("An amount to share by value.")] = None,
+) -> None:
+    """Conduct a study: ask all parties that are there, then value what they have released.
+
+    Killed in any way, the same command goes on: nobody is asked for a round differently.
+
+    Example: dpvalue flower run study.job --link link --parties 4 --out results
+    """
+    from dpvalue.cli.value import value
+
+    with failing_clearly():
+        from dpvalue.archive import read_bytes
+        from dpvalue.errors import DpvalueError
+        from dpvalue.flower.deploy import status, submit, write_app
+        from dpvalue.releasing.job import Job
+        from dpvalue.study.conducting import ENTRY
+        from dpvalue.study.valuing import STATE, require_place
+
+        _link(link)
+        require_place(out_, Job.from_bytes(read_bytes(job, "a job"), str(job)))
+        state, home = (out_ / STATE).absolute(), link / "flwr"
+        state.mkdir(parents=True, exist_ok=True)
+        (state / "over.json").unlink(missing_ok=True)
+        config: dict[str, str | int | float | bool] = {
+            "coordinator": ENTRY, "folder": str(state), "job": str(job.absolute()), "parties": parties,
+            "gather": gather, "deadline": deadline, "roster": "" if roster is None else str(roster.absolute()),
+            "key": "" if key is None else str(key.absolute()),
+        }  # fmt: skip
+        number = submit(home, write_app(link / "app", config))
+        out.print(f"run {number}: waiting for {parties} parties, then for their answers", markup=False)
+        while not (state / "over.json").is_file():
+            standing = status(home, number)
+            if standing.startswith("finished") and not (state / "over.json").is_file():
+                raise DpvalueError(
+                    f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on"
+                )
+            time.sleep(1.0)
+        sent = json.loads((state / "over.json").read_text())["messages"]
+        out.print(f"{sent} messages were sent, one for each party and round")
+    value(job, [], out_, test, roster, key, None, pay)
+
+
+def _link(folder: Path) -> Link:
+    """The SuperLink of a folder."""
+    from dpvalue.errors import DpvalueError
+    from dpvalue.flower.deploy import Link
+    from dpvalue.stored import parse_json, read_text
+
+    if not (folder / "link.json").is_file():
+        raise DpvalueError(f"{folder} is not the folder of a SuperLink: dpvalue flower new makes one")
+    return Link(str(parse_json(read_text(folder / "link.json"), str(folder))["address"]), folder / "ca.crt")
+
+
+def _wait_for_ever() -> None:
+    try:
+        while True:
+            time.sleep(1.0)
+    except KeyboardInterrupt:
+        out.print("stopped")
