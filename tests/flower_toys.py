@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpvalue.flower.pipe import Answered, Asked, Nodes, Respond
+from dpvalue.durable import write_whole
+from dpvalue.flower.pipe import Answered, Asked, Nodes, Respond, gathered
 
 ROW = "patient 17 has label 1"
 TICK = 0.5
@@ -41,16 +42,13 @@ def collect(nodes: Nodes, config: Mapping[str, Any]) -> None:
     """A coordinator: asks everybody who has not answered yet, and keeps every answer in a file as it comes."""
     folder, state_file = Path(config["folder"]), Path(config["folder"]) / f"{config['study']}.json"
     state: dict[str, str] = json.loads(state_file.read_text()) if state_file.exists() else {}
-    end = time.monotonic() + config["patience"]
-    while len(nodes.nodes()) < config["parties"] and time.monotonic() < end:
-        time.sleep(0.5)
-    left = [node for node in nodes.nodes() if str(node) not in state]
+    left = [node for node in gathered(nodes, config["parties"], config["patience"]) if str(node) not in state]
     (folder / "asked").write_text(json.dumps(left))
     question = Asked(config["job"].encode(), bytes(range(256)))
     for node, answered in nodes.exchange(dict.fromkeys(left, question), config["deadline"]):
         if answered is not None:
             state[str(node)] = answered.release.hex() or answered.refused
-            state_file.write_text(json.dumps(state))
+            write_whole(state_file, json.dumps(state).encode())
     state_file.with_suffix(".over").write_text("")
 
 
@@ -87,7 +85,8 @@ def ask_nonsense(nodes: Nodes, config: Mapping[str, Any]) -> None:
                 repr(reply.error) if reply.has_error() else repr({k: dict(v) for k, v in reply.content.items()})
             )
         time.sleep(0.2)
-    (Path(config["folder"]) / "nonsense.json").write_text(json.dumps({"asked": len(messages), "said": said}))
+    found = json.dumps({"asked": len(messages), "said": said})
+    write_whole(Path(config["folder"]) / "nonsense.json", found.encode())
 
 
 if __name__ == "__main__":

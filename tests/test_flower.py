@@ -22,17 +22,18 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.app import coordinator
+from dpvalue.flower.app import coordinator, refusing, simulated
 from dpvalue.flower.coordinate import GridNodes
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_link
 from dpvalue.flower.keys import write_authority, write_node_key
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.pipe import FAILED, MALFORMED, Answered, Asked, Respond, answer
+from dpvalue.flower.pipe import FAILED, MALFORMED, Answered, Asked, Respond, answer, gathered
 from dpvalue.flower.records import KIND, answered_of, record_of
 from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
@@ -174,6 +175,34 @@ def test_parties_in_one_process(tmp_path: Path) -> None:
         3: None,
     }
     assert dict(Together({1: late, 2: late}).exchange({1: HELLO, 2: HELLO}, 0.1)) == {1: None, 2: None}
+
+
+def test_nodes_are_waited_for() -> None:
+    class Coming:
+        seen = 0
+
+        def nodes(self) -> list[int]:
+            self.seen += 1
+            return list(range(self.seen))
+
+        exchange = Together.exchange
+
+    assert gathered(Coming(), 3, 60.0) == [0, 1, 2]
+    assert gathered(Together({}), 3, 0.0) == []
+
+
+def test_clients_of_flowers_own_simulation(tmp_path: Path) -> None:
+    """Its engine, Ray, is not installed here: what it would call is called."""
+    clients = simulated([party("a", tmp_path), party("b", tmp_path)])
+
+    def call(client: ClientApp, asked: Asked, node: int) -> Answered | None:
+        context = Context(7, node, {"partition-id": node}, RecordDict(), {})
+        return answered_of(client(Message(record_of(asked), node, KIND), context))
+
+    assert call(clients, HELLO, 0) == Answered(b"olleha", "")
+    assert call(clients, HELLO, 1) == Answered(b"ollehb", "")
+    assert call(clients, Asked(b"raise", b""), 1) == REFUSED
+    assert call(refusing, HELLO, 1) == REFUSED  # who starts flwr-clientapp by mistake
 
 
 def test_a_coordinator_is_found_by_name() -> None:

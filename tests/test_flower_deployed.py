@@ -79,7 +79,7 @@ def _hostile(study: Deployed) -> None:
     before = {name: (study.folder / name / f"{name}.calls").read_text() for name in PARTIES}
     deploy.submit(study.home, app)
     said = study.folder / "nonsense.json"
-    until(said.exists, 100, "no answers to nonsense")
+    until(said.exists, 150, "no answers to nonsense")
     answers = json.loads(said.read_text())
     refusal = repr({"dpvalue": {"release": b"", "refused": FAILED}})
     assert answers["said"] == [refusal] * answers["asked"]
@@ -94,7 +94,7 @@ def test_kills_in_mid_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         # An agent and a SuperNode: the others finish the round. Both are started again; the agent may still be in time.
         study.hold("one")
         study.submit("first", "one")
-        until(lambda: all(study.calls(name, "one") for name in PARTIES), 60, "not everybody is asked")
+        until(lambda: all(study.calls(name, "one") for name in PARTIES), 120, "not everybody is asked")
         kill(study.agents["ada"])
         kill(study.nodes["bob"])
         study.let_go()
@@ -105,7 +105,7 @@ def test_kills_in_mid_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         # The ServerApp: parties that were asked have answered somebody who is gone.
         study.hold("two")
         study.submit("second", "two", patience=0)
-        until(lambda: all(study.calls(name, "two") for name in rest), 60, "nobody is asked")
+        until(lambda: all(study.calls(name, "two") for name in rest), 120, "nobody is asked")
         (app,) = study.server_app()
         kill(app)
         study.let_go()
@@ -113,13 +113,13 @@ def test_kills_in_mid_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         # The SuperLink, which is started again on its database.
         study.hold("three")
         study.submit("third", "three", patience=0)
-        until(lambda: all(study.calls(name, "three") for name in rest), 60, "nobody is asked")
+        until(lambda: all(study.calls(name, "three") for name in rest), 120, "nobody is asked")
         kill(study.link)
         study.let_go()
 
         # New runs on the saved state finish all three studies.
         everybody = {name: expected(name, "one") for name in PARTIES}
-        until(lambda: _submits(study, "first", "one"), 60, "no SuperLink")
+        until(lambda: _submits(study, "first", "one"), 120, "no SuperLink")
         assert study.over("first") == everybody
         assert [study.calls(name, "one") for name in rest] == [1, 1]
         for name, job in (("second", "two"), ("third", "three")):

@@ -7,7 +7,7 @@ is all of the run's config. What it raises makes the run fail, with its text in 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context, Message
@@ -16,10 +16,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.coordinate import GridNodes
-from dpvalue.flower.pipe import FAILED, Answered, Nodes
-from dpvalue.flower.records import KIND, record_of
+from dpvalue.flower.pipe import FAILED, Answered, Nodes, Respond, answer
+from dpvalue.flower.records import KIND, asked_of, record_of
 
 Coordinator = Callable[[Nodes, Mapping[str, Any]], None]
+
+_ACTION = KIND.partition(".")[2]
 
 app = ServerApp()
 refusing = ClientApp()
@@ -32,10 +34,30 @@ def main(grid: Grid, context: Context) -> None:
     coordinator(str(context.run_config.get("coordinator", "")))(GridNodes(grid), dict(context.run_config))
 
 
-@refusing.query(KIND.partition(".")[2])
+@refusing.query(_ACTION)
 def refuse(message: Message, context: Context) -> Message:
     """Refuse a request."""
     return Message(record_of(Answered(b"", FAILED)), reply_to=message)
+
+
+def simulated(parties: Sequence[Respond]) -> ClientApp:
+    """Return parties for Flower's own simulation engine, on Ray: its n-th node answers as the n-th party.
+
+    Never for parties at home, where it would be the coordinator's code that calls them. `together.Together` simulates
+    the same without Ray, much faster. What Ray cannot send to another process cannot be part of a party.
+
+        server = ServerApp()
+        server.main()(lambda grid, context: function(GridNodes(grid), config))
+        run_simulation(server, simulated(parties), len(parties))
+    """
+    client = ClientApp()
+
+    @client.query(_ACTION)
+    def respond(message: Message, context: Context) -> Message:
+        party = parties[int(context.node_config["partition-id"])]
+        return Message(record_of(answer(party, asked_of(message))), reply_to=message)
+
+    return client
 
 
 def coordinator(name: str) -> Coordinator:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
@@ -72,6 +73,17 @@ class Nodes(Protocol):
                 Flower reports an error.
         """
         ...
+
+
+def gathered(nodes: Nodes, count: int, patience: float) -> list[int]:
+    """Return the nodes as soon as there are so many, or those that there are after so many seconds.
+
+    A SuperNode that was killed cannot come back before a minute has passed.
+    """
+    end = time.monotonic() + patience
+    while len(found := nodes.nodes()) < count and time.monotonic() < end:
+        time.sleep(0.5)
+    return found
 
 
 def answer(respond: Respond, asked: Asked | None) -> Answered:
