@@ -20,6 +20,7 @@ flower_app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(flower_app, name="flower")
+_TRIES = 60
 Linked = Annotated[Path, option("The folder of the SuperLink; link.", "--link")]
 
 
@@ -74,7 +75,8 @@ def flower_register(folder: Annotated[Path, argument()], keys: Annotated[list[Pa
     with failing_clearly():
         from dpvalue.flower.deploy import register
 
-        _link(folder)
+        address = _link(folder).address
+        _wait_for(address)
         for key in keys:
             out.print(f"{key}: node {register(folder / 'flwr', key)}")
 
@@ -124,7 +126,7 @@ def flower_run(
         from dpvalue.study.conducting import ENTRY
         from dpvalue.study.valuing import STATE, require_place
 
-        _link(link)
+        _wait_for(_link(link).address)
         require_place(out_, Job.from_bytes(read_bytes(job, "a job"), str(job)))
         state, home = (out_ / STATE).absolute(), link / "flwr"
         state.mkdir(parents=True, exist_ok=True)
@@ -157,6 +159,23 @@ def _link(folder: Path) -> Link:
     if not (folder / "link.json").is_file():
         raise DpvalueError(f"{folder} is not the folder of a SuperLink: dpvalue flower new makes one")
     return Link(str(parse_json(read_text(folder / "link.json"), str(folder))["address"]), folder / "ca.crt")
+
+
+def _wait_for(address: str) -> None:
+    """Return once a SuperLink listens; raise if it does not within a minute."""
+    import socket
+
+    from dpvalue.errors import DpvalueError
+
+    host, _, port = address.rpartition(":")
+    for _ in range(_TRIES):
+        try:
+            socket.create_connection((host, int(port)), 1.0).close()
+        except OSError:
+            time.sleep(1.0)
+        else:
+            return
+    raise DpvalueError(f"no SuperLink listens at {address}: dpvalue flower link runs it")
 
 
 def _wait_for_ever() -> None:
