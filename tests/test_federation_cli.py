@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dpvalue.cli import app
 from dpvalue.cli.party import free_port
 from dpvalue.sealing import Key
 
-from .federation import Files, write_files
+from .federation import Files, simulated, write_files
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "hospitals"
 
@@ -158,3 +159,29 @@ def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
         assert done.exit_code == 2, (arguments, done.output)
         assert why in done.stderr, (arguments, done.stderr)
         assert done.stderr.count("\n") == 1
+
+
+def test_later_rounds_by_file(files: Files) -> None:
+    rounds = {"projection": None, "schedule": dpv.Schedule("replay", rounds=2, probes=3), "game": "steps"}
+    replace(simulated(files, **rounds)[1], simulation=None).save("study.job")
+
+    def answers(*more: str) -> list[str]:
+        for name in files.sizes:
+            given = [argument.format(name=name) for argument in more]
+            done = here(
+                "party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger", *given
+            )
+            assert done.exit_code == 0, done.output
+        return [f"{name}.release" for name in files.sizes]
+
+    for name in files.sizes:
+        here("ledger", "new", f"{name}.ledger", "--unit", "record", "--name", name)
+    first = here("value", "study.job", *answers())
+    assert first.exit_code == 0, first.output
+    assert "round 1 of 2: send each party its request in results/study/round-1" in first.output
+    waiting = here("value", "study.job")
+    assert "waiting for round 1 of: north, south" in waiting.output
+    assert not Path("results/values.csv").exists()
+    done = here("value", "study.job", *answers("--request", "results/study/round-1/{name}.request"))
+    assert "2 parties answered" in done.output, done.output
+    assert Path("results/values.csv").is_file()

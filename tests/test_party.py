@@ -150,7 +150,7 @@ def test_what_crosses_is_the_same_bytes_after_a_file(game: str, tmp_path: Path) 
         (tmp_path / "file").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
         with pytest.raises(dpv.DpvalueError, match=r"altered|truncated"):
             type(thing).load(tmp_path / "file")
-    with pytest.raises(dpv.DpvalueError, match="of a job, got 1 of a 'request'"):
+    with pytest.raises(dpv.DpvalueError, match="of a job, got 2 of a 'request'"):
         dpv.Job.from_bytes(request.to_bytes())
     assert str(public[0][0, 0]).encode() not in job.to_bytes()
 

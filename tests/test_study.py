@@ -384,3 +384,28 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
         coordinator.rejected()
     with pytest.raises(dpv.DpvalueError, match="the state of another job"):
         Coordinator(tmp_path / "study", files.job(seed=5).to_bytes())
+
+
+def test_the_same_three_steps_in_python(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 3))
+    y = (x[:, 0] - x[:, 1] + rng.normal(size=400) > 0).astype(int)
+    public, names = (x[:100], y[:100]), ("a", "b", "c")
+    plan = dpv.plan(3, public, records=100, privacy=dpv.Privacy(4.0, unit="record"), game="refit")
+    plan.job().save(tmp_path / "study.job")
+    for number, name in enumerate(names, start=1):
+        own = slice(100 * number, 100 * number + 100)
+        ledger = dpv.Ledger.create(tmp_path / name, dpv.Privacy(4.0, unit="record"), name)
+        job = dpv.Job.load(tmp_path / "study.job")
+        dpv.Party(name, x[own], y[own], ledger=ledger).answer(job).save(tmp_path / f"{name}.release")
+    job = dpv.Job.load(tmp_path / "study.job")
+    releases = [dpv.Release.load(tmp_path / f"{name}.release") for name in names]
+    table = dpv.combine(job, releases)
+    assert table.names == names
+    assert table.sizes.tolist() == [100, 100, 100]
+    values = table.value(public, progress=False).values["shapley"]
+    assert values.sum() == pytest.approx(0.2, abs=0.2)
+    with pytest.raises(dpv.DpvalueError, match="'a' has two"):
+        dpv.combine(job, [releases[0], *releases])
+    with pytest.raises(dpv.DpvalueError, match="data plus noise"):
+        dpv.combine(job, [releases[0], replace(releases[1], numbers=releases[1].numbers + 100)])

@@ -20,6 +20,7 @@ from dpvalue.server import baselines
 from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.value import release, value
+from dpvalue.study.combining import combine
 from dpvalue.valuation import diagnostics, games, tasks
 from dpvalue.valuation.comparison import Comparison
 from dpvalue.valuation.loading import load
@@ -34,6 +35,6 @@ __all__ = [
     "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local",
     "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
     "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
-    "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
-    "tasks", "value",
+    "combine", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release",
+    "semivalue", "tasks", "value",
 ]  # fmt: skip

@@ -41,7 +41,7 @@ _HEADER = fields(
     model=TEXT,
     model_digest=TEXT,
     rounds=COUNT,
-    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, table=maybe(OBJECT)),
+    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, seed=WHOLE, table=maybe(OBJECT)),
     dtype=one_of(_FLOATS),
     statistic=fields(kind=one_of(STATISTICS), distance=POSITIVE),
 )
@@ -163,13 +163,15 @@ class About:
     Attributes:
         utility: the digest of the public set; it is not protected by being hashed.
         target: the column of labels, for parties that have files.
-        recipe: the options by which the job was made of the public file, as TOML.
+        recipe: the options by which the job was made of the public file, as TOML; empty if it was made in Python.
+        seed: of the walks that later rounds are asked along.
         table: the header and tensors of a table without parties, which releases are put into; a party does not read it.
     """
 
     utility: str
     target: str | None = None
     recipe: str = ""
+    seed: int = 0
     table: Parts | None = None
 
 
@@ -268,7 +270,7 @@ class Job(_Crossing):
         header = {
             **{name: getattr(self, name) for name in ("model_digest", "rounds", "dtype")},
             "about": {
-                **{name: getattr(self.about, name) for name in ("utility", "target", "recipe")},
+                **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
                 "table": None if table is None else table[0],
             },
             "statistic": asdict(self.statistic),

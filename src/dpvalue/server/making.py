@@ -90,7 +90,7 @@ def make_job(
         course=Course(choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)),
         privacy=settings.privacy,
         simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
-        about=About(public_digest(public), target, recipe, _blank(settings, wide, encoding, least)),
+        about=About(public_digest(public), target, recipe, settings.seed, _blank(settings, wide, encoding, least)),
         dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
         statistic=choice.statistic,
     )

@@ -12,6 +12,7 @@ from dpvalue.planning.detection import efficiency, is_useful
 from dpvalue.planning.expectation import Expectation
 from dpvalue.privacy.budget import Guarantee, Privacy
 from dpvalue.progress import Progress, reporting
+from dpvalue.releasing.job import Job
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.costs import Costs
@@ -125,6 +126,13 @@ class Plan:
         """Return what each party's data is worth, released and valued as planned; as `dpvalue.value` and `release`."""
         with reporting(progress) as tell:
             return value_prepared(self._prepared(), as_parties(parties, **data), _semivalues(semivalues), tell)
+
+    def job(self, target: str | None = None) -> Job:
+        """Return what this plan asks of parties, to be answered at home; `target` is the label's column in files.
+
+        Formal guarantee: a function of the public set, the settings and the parties' sizes.
+        """
+        return self._prepared().job(target=target)
 
     def _prepared(self) -> Prepared:
         if self.prepared is None:

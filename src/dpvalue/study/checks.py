@@ -10,7 +10,6 @@ from __future__ import annotations
 from math import log, sqrt
 
 import torch
-from scipy.stats import chi2
 
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.laws import law_named
@@ -30,7 +29,8 @@ def longest(job: Job, units: int) -> float:
     scale = float(mechanism.noise_scale(torch.tensor([units]))[0])
     if law_named(mechanism.law).scalar:  # of Laplace noise
         return _ROOM * (mechanism.clip + scale * log(1 / FALSE_ALARM))
-    return _ROOM * (mechanism.clip + scale * sqrt(float(chi2.isf(FALSE_ALARM, job.size))))
+    tail = log(1 / FALSE_ALARM)  # of a chi-squared sum: Laurent and Massart 2000
+    return _ROOM * (mechanism.clip + scale * sqrt(job.size + 2 * sqrt(job.size * tail) + 2 * tail))
 
 
 def require_plausible(release: Release, job: Job) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,11 +12,12 @@ import torch
 from dpvalue.archive import as_text
 from dpvalue.data.parties import numbered_groups
 from dpvalue.data.stored_encoding import encoding_to_json
+from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.server.rounds import on_walks, requests
 from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
-from dpvalue.study.making import engine_of, options_of
+from dpvalue.study.checks import require_release
 from dpvalue.valuation.loading import table_of_parts
 from dpvalue.valuation.table import Table
 
@@ -40,7 +41,21 @@ def in_order(names: Sequence[str]) -> list[str]:
     return [str(name) for name in numbered_groups(labels)[0]]
 
 
-def combine(job: Job, answers: Mapping[str, Answers]) -> Table:
+def combine(job: Job, releases: Iterable[Release]) -> Table:
+    """Return the table of what parties have released for a job of one round, to be valued any number of times.
+
+    What is no answer to the job raises, and so does a second answer of a party.
+    """
+    answers: dict[str, Answers] = {}
+    for release in releases:
+        require_release(release, job, job.first(release.units))
+        if release.party in answers:
+            raise DpvalueError(f"releases must be of different parties: {release.party!r} has two")
+        answers[release.party] = Answers((release,))
+    return combine_answers(job, answers)
+
+
+def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     """Return the table of all releases: what a local run with these parties would have made."""
     names = in_order(list(answers))
     if len(names) < 2:
@@ -76,15 +91,20 @@ def next_requests(
     job: Job, number: int, answers: Mapping[str, Answers], heads: Mapping[str, str]
 ) -> dict[str, Request]:
     """Return what each party is asked in a round after the first, with the head of its ledger that was last seen."""
-    table, options = combine(job, answers), options_of(job)
+    table = combine_answers(job, answers)
     _, probes = table.schedule.shape(table.origin.permutations)
-    orders = permutations(options.seed, Purpose.PERMUTATION, number * probes, probes, table.n)
+    orders = permutations(job.about.seed, Purpose.PERMUTATION, number * probes, probes, table.n)
     asked = on_walks(table.walker(engine_of(job)), table.rows, orders)
     made = requests(asked, job.digest, number, table.n)
     return {
         str(name): replace(request, head=heads.get(str(name), ""))
         for name, request in zip(table.names, made, strict=True)
     }
+
+
+def engine_of(job: Job) -> Local:
+    """Return where a coordinator computes: in the precision of the job."""
+    return Local(device="cpu", dtype=job.dtype)
 
 
 def _blank(job: Job) -> Table:

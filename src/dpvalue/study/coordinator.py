@@ -24,7 +24,7 @@ from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key, Seal
 from dpvalue.stored import TEXT, WHOLE, each, fields, parse_json, read_text
 from dpvalue.study.checks import require_release
-from dpvalue.study.combining import Answers, combine, in_order, next_requests
+from dpvalue.study.combining import Answers, combine_answers, in_order, next_requests
 from dpvalue.study.roster import Roster
 from dpvalue.valuation.table import Table
 
@@ -177,7 +177,7 @@ class Coordinator:
 
     def table(self) -> Table:
         """Return the table of all that was released."""
-        return combine(self.job, self.answers())
+        return combine_answers(self.job, self.answers())
 
     def _require_known(self, party: str, seal: Seal | None) -> None:
         if not party.strip() or not party.isprintable() or len(quote(party)) > _MOST_LETTERS:

@@ -11,7 +11,6 @@ import torch
 from dpvalue.archive import Tensors, as_text
 from dpvalue.data.parties import Parties
 from dpvalue.data.utility import Utility
-from dpvalue.engine.local import DTYPES, Local
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.jobs.job import PublicSide, open_public
@@ -19,6 +18,7 @@ from dpvalue.releasing.job import Job
 from dpvalue.server.making import public_digest
 from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
+from dpvalue.study.combining import engine_of
 
 _CLOSE = 1e-4
 
@@ -69,12 +69,6 @@ def read_utility(job: Job, test: Path) -> Utility:
     if public_digest(encoded) != job.about.utility:
         raise DpvalueError(f"{test} is not the public file that the job was made with: its digest differs")
     return public.utility
-
-
-def engine_of(job: Job) -> Local:
-    """Return where a coordinator computes: in the precision of the job."""
-    assert job.dtype in DTYPES
-    return Local(device="cpu", dtype=job.dtype)
 
 
 def verify_job(job: Job, test: Path) -> bool:
