@@ -58,6 +58,11 @@ class Game(ABC):
         """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out."""
         return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
 
+    def known(self, semivalue: Semivalue) -> Estimate | None:
+        """Return the values if they are known without a walk: exactly, or with an error that is stated."""
+        values = self.exact(semivalue)
+        return None if values is None else exact_estimate(values, evaluations=1)
+
 
 class FunctionGame(Game):
     """A game given as a function of players, in increasing order; it is called once for a coalition in a batch."""
@@ -116,8 +121,8 @@ def estimate_values(
     """
     if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
         return Valued(_enumerated(game, kinds), 0, True)
-    known = {kind.name: game.exact(kind) for kind in kinds}
-    exact = {name: exact_estimate(values, evaluations=1) for name, values in known.items() if values is not None}
+    known = {kind.name: game.known(kind) for kind in kinds}
+    exact = {name: estimate for name, estimate in known.items() if estimate is not None}
     others = tuple(kind for kind in kinds if kind.name not in exact)
     walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
     estimates = exact | walked.estimates

@@ -26,16 +26,24 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError, require_count
 
+Joining = Callable[[int], tuple[Floats, Floats]]
+"""Takes a number of points; returns probabilities t and their weights, which sum to 1."""
+
 
 @dataclass(frozen=True)
 class Semivalue:
     """A semivalue: its name, and a function from n to the position weights p(1..n).
 
     The weights must be finite, not negative, and sum to n; `position_weights` checks that each time.
+
+    The coalition that a party joins may also be drawn by letting each of the others in with probability t, where t has
+    a law that does not depend on n: uniform for Shapley, 1/2 for Banzhaf, Beta(b, a) for Beta(a, b). `joining` gives a
+    quadrature of that law with about so many points, if it is known.
     """
 
     name: str
     weights: Callable[[int], Floats]
+    joining: Joining | None = None
 
     def position_weights(self, n: int) -> Floats:
         """Return p(1), ..., p(n), which sum to n.
@@ -65,9 +73,9 @@ def semivalue(name: str | Semivalue) -> Semivalue:
         return name
     text = name.replace(" ", "").lower() if isinstance(name, str) else ""
     if text == "shapley":
-        return Semivalue("shapley", np.ones)
+        return Semivalue("shapley", np.ones, _even)
     if text == "banzhaf":
-        return Semivalue("banzhaf", _banzhaf)
+        return Semivalue("banzhaf", _banzhaf, lambda points: (np.array([0.5]), np.ones(1)))
     if text == "loo":
         return Semivalue("loo", _leave_one_out)
     beta = re.fullmatch(r"beta\(([0-9.eE+-]+),([0-9.eE+-]+)\)", text)
@@ -77,7 +85,9 @@ def semivalue(name: str | Semivalue) -> Semivalue:
         except ValueError:
             a = b = 0.0
         if 0 < a < float("inf") and 0 < b < float("inf"):
-            return Semivalue(f"beta({_number(a)},{_number(b)})", lambda n: _beta(n, a, b))
+            return Semivalue(
+                f"beta({_number(a)},{_number(b)})", lambda n: _beta(n, a, b), lambda points: _jacobi(points, a, b)
+            )
     raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
 
 
@@ -127,6 +137,20 @@ def _banzhaf(n: int) -> Floats:
 def _beta(n: int, a: float, b: float) -> Floats:
     log_beta = np.array([lgamma(r + b - 1) + lgamma(n - r + a) for r in range(1, n + 1)])
     return _normalised(_log_binomials(n) + log_beta)
+
+
+def _even(points: int) -> tuple[Floats, Floats]:
+    """Gauss-Legendre on [0, 1]."""
+    nodes, weights = np.polynomial.legendre.leggauss(points)
+    return (nodes + 1) / 2, weights / 2
+
+
+def _jacobi(points: int, a: float, b: float) -> tuple[Floats, Floats]:
+    """Gauss-Jacobi for t that is Beta(b, a) distributed."""
+    from scipy.special import roots_jacobi
+
+    nodes, weights = roots_jacobi(points, a - 1, b - 1)
+    return (nodes + 1) / 2, weights / weights.sum()
 
 
 def _leave_one_out(n: int) -> Floats:

@@ -31,6 +31,7 @@ from dpvalue.streams import require_seed
 from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import warn_if_not_finite
 from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.line import LineGame
 from dpvalue.valuation.refit import REFIT, RefitGame, Refitting
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.result import Result
@@ -188,7 +189,8 @@ class Table:
             return self._refit_game(self.origin.surrogate, public, engine)
         walker = self.walker(engine)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
-        return TableGame(walker, Evaluator(public, walker.model, engine), rows)
+        evaluate = Evaluator(public, walker.model, engine)
+        return (LineGame if LineGame.suits(walker, evaluate) else TableGame)(walker, evaluate, rows)
 
     def _refit_game(self, surrogate: Surrogate, public: PublicSet, engine: Engine) -> RefitGame:
         model = self._whole_model(engine)
