@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpvalue.errors import DpvalueError
@@ -352,6 +353,31 @@ def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
         signal.signal(signal.SIGINT, before)
     assert not interrupted
     assert "HTTPStatusError" in caplog.text
+
+
+@pytest.mark.parametrize("call", ["PullTaskInput", "PushMessages", "PushTaskOutput"])
+def test_a_lost_connection_loses_no_answer(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that is lost before the SuperNode heard of it, nor one whose answer is lost."""
+    port, lost, called = free_port(), [True, True], []
+    real = getattr(RuntimeHttpClient, call)
+
+    def losing(self: RuntimeHttpClient, request: Any) -> Any:
+        called.append(call)
+        if not lost:
+            return real(self, request)
+        if len(lost) == 1:
+            real(self, request)
+        lost.pop()
+        raise httpx.ReadError("lost")
+
+    monkeypatch.setattr(RuntimeHttpClient, call, losing)
+    with Supernode(port) as node, serving(backwards, Node(f"127.0.0.1:{port}")):
+        node.put(record_of(HELLO))
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
+        wait_for(lambda: len(called) == 3)
+        wait_for(lambda: {task.status.status for task in node.state.get_tasks()} == {"finished"})
+        node.put(record_of(HELLO))
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
 
 
 class Killed(BaseException):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -48,6 +48,9 @@ from dpvalue.errors import DpvalueError
 from dpvalue.flower.memory import Memory, Taken
 from dpvalue.flower.pipe import Answered, Asked
 from dpvalue.flower.records import asked_of, record_of
+
+Unreachable = httpx.TransportError
+"""What is raised where nobody answers; `httpx.HTTPStatusError` where the SuperNode says no."""
 
 _TAKES_TASK = "/flwr.proto.Runtime/AcquireTask"
 _PASSING = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
@@ -157,6 +160,9 @@ class Task:
 
     def __init__(self, client: _Client, memory: Memory, taken: Taken) -> None:
         self._client, self._memory, self._taken = client, memory, taken
+        self._begun = taken.tries > 1
+        self._reply: Message | None = None
+        self._is_sent = False
 
     def asked(self) -> Asked | None:
         """Return what is asked; None where the message has not the shape of a question."""
@@ -169,8 +175,11 @@ class Task:
         """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
         try:
             self._client.PullTaskInput(proto.PullTaskInputRequest())
+        except httpx.TransportError:
+            self._begun = True  # or not; that is not known
+            raise
         except httpx.HTTPStatusError:
-            if self._taken.tries == 1:  # otherwise an agent before this one has told it
+            if not self._begun:  # otherwise it has been told before
                 raise
 
     def _pull(self) -> None:
@@ -187,18 +196,25 @@ class Task:
         )
 
     def reply(self, answered: Answered) -> None:
-        """Send the answer."""
+        """Send the answer; called again after a lost connection, it sends the same message."""
         asked = ProtoMessage.FromString(self._taken.message)
-        node, run = _addressed(asked)
-        reply = Message(record_of(answered), reply_to=message_from_proto(asked))
-        reply.metadata.__dict__["_message_id"] = reply.object_id
+        if self._reply is None:
+            self._reply = Message(record_of(answered), reply_to=message_from_proto(asked))
+            self._reply.metadata.__dict__["_message_id"] = self._reply.object_id
+        if not self._is_sent:
+            self._push(self._reply, *_addressed(asked))
+            self._is_sent = True
+        with suppress(httpx.HTTPStatusError):  # that it has been told before
+            self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+
+    def _push(self, reply: Message, node: ProtoNode, run: int) -> None:
+        """Send a message and its parts."""
         with no_object_id_recompute():
             bare, tree = message_to_proto(remove_content_from_message(reply)), get_object_tree(reply)
             request = proto.PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
             pushed = self._client.PushMessages(request)
             push = make_push_object_fn_protobuf(self._client.PushObject, node, run, pushed.session_id)
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
-        self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
 
     def forget(self) -> None:
         """Do not go on with this task, now or after a restart."""
