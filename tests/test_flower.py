@@ -236,6 +236,8 @@ def test_a_supernode_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
         for job in (b"one", b"two", bytes(3_000_000) + b"x"):
             node.put(record_of(Asked(job, b"")))
             assert answered_of(node.reply()) == Answered(job[::-1], "")
+        node.put(record_of(HELLO), late=1.0)
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
         # Whatever has no shape gets the fixed text, also what Flower would run as an agent.
         node.put(record_of(HELLO), kind="train")
         assert answered_of(node.reply()) == REFUSED

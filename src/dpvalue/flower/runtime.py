@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import runtime_pb2 as proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.supercore.constant import TaskType
@@ -39,7 +40,12 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -56,6 +62,8 @@ _TAKES_TASK = "/flwr.proto.Runtime/AcquireTask"
 _PASSING = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
 _TRIES = 6
 _LIMIT = 30.0  # seconds of one call
+_LONGEST = 600.0  # seconds of getting a message, which the SuperNode may still be getting itself
+_WAIT, _WAITS = 0.25, 40  # seconds, and how often, a message is waited for
 _HEARTBEAT = 10.0  # seconds; a SuperNode gives a task up after 60 without one
 
 
@@ -184,16 +192,30 @@ class Task:
 
     def _pull(self) -> None:
         """Get the message, and write it down before the SuperNode forgets it."""
-        pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
-        tree, node, run = pulled.message_object_trees[0], *_addressed(pulled.messages_list[0])
+        bare, tree = self._message()
+        node, run = _addressed(bare)
         names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
-        parts = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, node, run))
+        try:
+            parts = pull_objects(
+                names, make_pull_object_fn_protobuf(self._client.PullObject, node, run), max_time=_LIMIT
+            )
+        except ObjectPullError:  # parts of it never came
+            parts = {}
         asked = _asked(tree.object_id, parts)
-        self._taken = replace(self._taken, message=pulled.messages_list[0].SerializeToString(), asked=asked)
+        self._taken = replace(self._taken, message=bare.SerializeToString(), asked=asked)
         self._memory.keep(self._taken)
         self._client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         )
+
+    def _message(self) -> tuple[ProtoMessage, ObjectTree]:
+        """The message without its parts, and their names. A SuperNode makes the task before it has the message."""
+        for _ in range(_WAITS):
+            pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
+            if pulled.messages_list:
+                return pulled.messages_list[0], pulled.message_object_trees[0]
+            time.sleep(_WAIT)
+        raise LookupError("the task has no message")
 
     def reply(self, answered: Answered) -> None:
         """Send the answer; called again after a lost connection, it sends the same message."""
