@@ -419,6 +419,26 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
     assert set(calls) == {HELLO, Asked(b"next", b"")}
 
 
+def test_a_task_of_a_supernode_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
+    port, calls = free_port(), []
+    node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
+
+    def respond(asked: Asked) -> Answered:
+        calls.append(asked)
+        if len(calls) == 1:
+            raise Killed
+        return backwards(asked)
+
+    with Supernode(port) as there:
+        there.put(record_of(HELLO))
+        with pytest.raises(Killed):
+            serve(respond, node, tick=0.05, stop=lambda: False)
+    with Supernode(port) as there, serving(respond, node):
+        there.put(record_of(Asked(b"next", b"")))
+        assert answered_of(there.reply()) == Answered(b"txen", "")
+    assert calls == [HELLO, Asked(b"next", b"")]
+
+
 def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path) -> None:
     port, calls = free_port(), []
     node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")

@@ -174,6 +174,8 @@ class Task:
 
     def asked(self) -> Asked | None:
         """Return what is asked; None where the message has not the shape of a question."""
+        if self._taken.tries > 1:  # is it still ours? Otherwise nobody needs an answer
+            self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
         if not self._taken.message:
             self._begin()
             self._pull()
