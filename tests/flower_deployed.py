@@ -29,6 +29,7 @@ class Deployed:
 
     folder: Path
     home: Path
+    address: deploy.Link
     link: Kept
     nodes: dict[str, Kept] = field(default_factory=dict)
     agents: dict[str, Kept] = field(default_factory=dict)
@@ -95,7 +96,7 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
         stack.callback(_end_all, home)
         command = deploy.superlink(link, files, folder / "link.db")
         kept = stack.enter_context(Kept(command, deploy.environment(home), folder / "link.log"))
-        study = Deployed(folder, home, kept)
+        study = Deployed(folder, home, link, kept)
         until(lambda: _listens(link.address), 60, "no SuperLink")
         try:
             for name in PARTIES:

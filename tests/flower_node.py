@@ -21,6 +21,7 @@ from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
 from dpvalue.flower.keys import Certificates
+from dpvalue.flower.records import KIND
 
 _RUN = 7
 
@@ -49,8 +50,8 @@ class Supernode:
         self._thread.join(10)
         assert not self._thread.is_alive()
 
-    def put(self, content: RecordDict, kind: str = "query.release", task: str = TaskType.CLIENT_APP) -> None:
-        """As if the message came from the SuperLink."""
+    def put(self, content: RecordDict, kind: str = KIND, task: str = TaskType.CLIENT_APP, late: float = 0.0) -> None:
+        """As if the message came from the SuperLink: the task first, and so many seconds later the message."""
         if self.state.get_run(_RUN) is None:
             fab = Fab("", self.bundle, {})
             run = Run.create_empty(_RUN)
@@ -59,8 +60,9 @@ class Supernode:
             self.state.set_run_series_context(run.series_id, Context(_RUN, 1, {}, RecordDict(), {}))
         stamp = Metadata(_RUN, "", 0, 1, "", "", time.time(), 600.0, kind)
         message = make_message(metadata=stamp, content=content)
-        _insert_message(message, self.state, self.state.object_store)
         assert self.state.create_task(task_type=task, run_id=_RUN, fab_hash=self.state.get_run(_RUN).fab_hash)
+        time.sleep(late)
+        _insert_message(message, self.state, self.state.object_store)
 
     def replies(self) -> list[Message]:
         """The replies that came since it was asked last, with all their parts."""

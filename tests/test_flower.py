@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key, l
 from flwr.app import ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.supercore.constant import TaskType
+from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpvalue.errors import DpvalueError
@@ -235,6 +236,8 @@ def test_a_supernode_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
         for job in (b"one", b"two", bytes(3_000_000) + b"x"):
             node.put(record_of(Asked(job, b"")))
             assert answered_of(node.reply()) == Answered(job[::-1], "")
+        node.put(record_of(HELLO), late=1.0)
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
         # Whatever has no shape gets the fixed text, also what Flower would run as an agent.
         node.put(record_of(HELLO), kind="train")
         assert answered_of(node.reply()) == REFUSED
@@ -354,6 +357,31 @@ def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
     assert "HTTPStatusError" in caplog.text
 
 
+@pytest.mark.parametrize("call", ["PullTaskInput", "PushMessages", "PushTaskOutput"])
+def test_a_lost_connection_loses_no_answer(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither one that is lost before the SuperNode heard of it, nor one whose answer is lost."""
+    port, lost, called = free_port(), [True, True], []
+    real = getattr(RuntimeHttpClient, call)
+
+    def losing(self: RuntimeHttpClient, request: Any) -> Any:
+        called.append(call)
+        if not lost:
+            return real(self, request)
+        if len(lost) == 1:
+            real(self, request)
+        lost.pop()
+        raise httpx.ReadError("lost")
+
+    monkeypatch.setattr(RuntimeHttpClient, call, losing)
+    with Supernode(port) as node, serving(backwards, Node(f"127.0.0.1:{port}")):
+        node.put(record_of(HELLO))
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
+        wait_for(lambda: len(called) == 3)
+        wait_for(lambda: {task.status.status for task in node.state.get_tasks()} == {"finished"})
+        node.put(record_of(HELLO))
+        assert answered_of(node.reply()) == Answered(b"olleh", "")
+
+
 class Killed(BaseException):
     """As by the kernel: nobody handles it."""
 
@@ -389,6 +417,26 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
             there.put(record_of(Asked(b"next", b"")))
             assert answered_of(there.reply()) == Answered(b"txen", "")
     assert set(calls) == {HELLO, Asked(b"next", b"")}
+
+
+def test_a_task_of_a_supernode_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
+    port, calls = free_port(), []
+    node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
+
+    def respond(asked: Asked) -> Answered:
+        calls.append(asked)
+        if len(calls) == 1:
+            raise Killed
+        return backwards(asked)
+
+    with Supernode(port) as there:
+        there.put(record_of(HELLO))
+        with pytest.raises(Killed):
+            serve(respond, node, tick=0.05, stop=lambda: False)
+    with Supernode(port) as there, serving(respond, node):
+        there.put(record_of(Asked(b"next", b"")))
+        assert answered_of(there.reply()) == Answered(b"txen", "")
+    assert calls == [HELLO, Asked(b"next", b"")]
 
 
 def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower import deploy
+from dpvalue.flower import deploy, keys
 from dpvalue.flower.pipe import FAILED
 
-from .flower_deployed import PARTIES, Deployed, deployed, expected, kill, until
+from .flower_deployed import PARTIES, Deployed, deployed, expected, free_port, kill, until
 from .flower_toys import ROW
 
 pytestmark = [
@@ -38,6 +38,17 @@ def test_a_study_and_a_hostile_coordinator(tmp_path: Path, monkeypatch: pytest.M
         assert not [path for path in seen if ROW.encode() in path.read_bytes()]
 
         _hostile(study)
+        _stranger(study)
+
+
+def _stranger(study: Deployed) -> None:
+    """Who is not registered cannot take part."""
+    keys.write_node_key(study.folder / "stranger")
+    command = deploy.supernode(study.address, study.folder / "stranger", free_port())
+    alone = deploy.environment(study.folder / "strange")
+    done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode != 0
+    assert "Failed to initialize the connection" in done.stdout + done.stderr
 
 
 _SERVER = """

@@ -7,8 +7,9 @@
         register(home, public_key_of_a_party)
         submit(home, write_app(folder / "app", {"coordinator": "package.module:function"}))
 
-A SuperLink takes runs from whoever can reach its port: its operator is the coordinator, and nobody else should reach
-more than the port's Fleet API. What it can do to a party is what a coordinator can do, ask.
+A SuperLink takes runs, and executes their ServerApp's code, from whoever can reach its port: nodes are known by keys,
+those who submit are not. Let others than the coordinator reach paths under /v1/fleet/ only (a proxy in front of it); a
+party needs no more. What a run can do to a party is what any coordinator can do: ask.
 """
 
 from __future__ import annotations

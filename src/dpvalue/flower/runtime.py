@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
@@ -25,7 +26,7 @@ from flwr.app.message import remove_content_from_message
 from flwr.common.constant import SubStatus
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto import runtime_pb2 as proto
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.supercore.constant import TaskType
@@ -39,7 +40,12 @@ from flwr.supercore.inflatable.inflatable_protobuf_utils import (
     make_pull_object_fn_protobuf,
     make_push_object_fn_protobuf,
 )
-from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents, pull_objects, push_objects
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_objects,
+    push_objects,
+)
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, SuperExecAuthHttpInterceptor
 from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
@@ -49,10 +55,15 @@ from dpvalue.flower.memory import Memory, Taken
 from dpvalue.flower.pipe import Answered, Asked
 from dpvalue.flower.records import asked_of, record_of
 
+Unreachable = httpx.TransportError
+"""What is raised where nobody answers; `httpx.HTTPStatusError` where the SuperNode says no."""
+
 _TAKES_TASK = "/flwr.proto.Runtime/AcquireTask"
 _PASSING = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
 _TRIES = 6
 _LIMIT = 30.0  # seconds of one call
+_LONGEST = 600.0  # seconds of getting a message, which the SuperNode may still be getting itself
+_WAIT, _WAITS = 0.25, 40  # seconds, and how often, a message is waited for
 _HEARTBEAT = 10.0  # seconds; a SuperNode gives a task up after 60 without one
 
 
@@ -157,9 +168,14 @@ class Task:
 
     def __init__(self, client: _Client, memory: Memory, taken: Taken) -> None:
         self._client, self._memory, self._taken = client, memory, taken
+        self._begun = taken.tries > 1
+        self._reply: Message | None = None
+        self._is_sent = False
 
     def asked(self) -> Asked | None:
         """Return what is asked; None where the message has not the shape of a question."""
+        if self._taken.tries > 1:  # is it still ours? Otherwise nobody needs an answer
+            self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
         if not self._taken.message:
             self._begin()
             self._pull()
@@ -169,36 +185,60 @@ class Task:
         """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
         try:
             self._client.PullTaskInput(proto.PullTaskInputRequest())
+        except httpx.TransportError:
+            self._begun = True  # or not; that is not known
+            raise
         except httpx.HTTPStatusError:
-            if self._taken.tries == 1:  # otherwise an agent before this one has told it
+            if not self._begun:  # otherwise it has been told before
                 raise
 
     def _pull(self) -> None:
         """Get the message, and write it down before the SuperNode forgets it."""
-        pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
-        tree, node, run = pulled.message_object_trees[0], *_addressed(pulled.messages_list[0])
+        bare, tree = self._message()
+        node, run = _addressed(bare)
         names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
-        parts = pull_objects(names, make_pull_object_fn_protobuf(self._client.PullObject, node, run))
+        try:
+            parts = pull_objects(
+                names, make_pull_object_fn_protobuf(self._client.PullObject, node, run), max_time=_LIMIT
+            )
+        except ObjectPullError:  # parts of it never came
+            parts = {}
         asked = _asked(tree.object_id, parts)
-        self._taken = replace(self._taken, message=pulled.messages_list[0].SerializeToString(), asked=asked)
+        self._taken = replace(self._taken, message=bare.SerializeToString(), asked=asked)
         self._memory.keep(self._taken)
         self._client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         )
 
+    def _message(self) -> tuple[ProtoMessage, ObjectTree]:
+        """The message without its parts, and their names. A SuperNode makes the task before it has the message."""
+        for _ in range(_WAITS):
+            pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
+            if pulled.messages_list:
+                return pulled.messages_list[0], pulled.message_object_trees[0]
+            time.sleep(_WAIT)
+        raise LookupError("the task has no message")
+
     def reply(self, answered: Answered) -> None:
-        """Send the answer."""
+        """Send the answer; called again after a lost connection, it sends the same message."""
         asked = ProtoMessage.FromString(self._taken.message)
-        node, run = _addressed(asked)
-        reply = Message(record_of(answered), reply_to=message_from_proto(asked))
-        reply.metadata.__dict__["_message_id"] = reply.object_id
+        if self._reply is None:
+            self._reply = Message(record_of(answered), reply_to=message_from_proto(asked))
+            self._reply.metadata.__dict__["_message_id"] = self._reply.object_id
+        if not self._is_sent:
+            self._push(self._reply, *_addressed(asked))
+            self._is_sent = True
+        with suppress(httpx.HTTPStatusError):  # that it has been told before
+            self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
+
+    def _push(self, reply: Message, node: ProtoNode, run: int) -> None:
+        """Send a message and its parts."""
         with no_object_id_recompute():
             bare, tree = message_to_proto(remove_content_from_message(reply)), get_object_tree(reply)
             request = proto.PushAppMessagesRequest(messages_list=[bare], message_object_trees=[tree])
             pushed = self._client.PushMessages(request)
             push = make_push_object_fn_protobuf(self._client.PushObject, node, run, pushed.session_id)
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
-        self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
 
     def forget(self) -> None:
         """Do not go on with this task, now or after a restart."""

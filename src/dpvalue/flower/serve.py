@@ -14,12 +14,16 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
+from typing import TypeVar
 
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.pipe import Respond, answer
-from dpvalue.flower.runtime import Node, Runtime, Task
+from dpvalue.flower.runtime import Node, Runtime, Task, Unreachable
 
 _log = logging.getLogger("dpvalue")
+
+Result = TypeVar("Result")
 
 _POLL = 0.25  # seconds between questions for a task
 _LONGEST = 20.0  # seconds between tries to reach the SuperNode
@@ -32,8 +36,9 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
     the task was taken, so that its time says of the party's rows at most how many ticks were needed: choose a tick that
     is longer than an answer takes. No code of the coordinator's is installed, unpacked or imported.
 
-    A SuperNode that is not there, restarts or no longer knows the task ends nothing: the task is dropped, and the next
-    one is waited for. `respond` must give the same bytes to the same question, as it may be asked again.
+    A SuperNode that is not there is tried again and again. One that has been restarted, and no longer knows the task,
+    ends nothing: the answer is dropped, and the next task waited for. `respond` must give the same bytes to the same
+    question, as it may be asked again.
 
     Args:
         respond: the party's side.
@@ -57,20 +62,32 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
             if task is None:
                 _pause(_POLL, stop)
             else:
-                _answer(task, respond, tick)
+                _answer(task, respond, tick, stop)
 
 
-def _answer(task: Task, respond: Respond, tick: float) -> None:
-    """Answer one task at a tick; a SuperNode that is lost on the way loses the answer, not the agent."""
+def _answer(task: Task, respond: Respond, tick: float, stop: Callable[[], bool]) -> None:
+    """Answer one task at a tick; a SuperNode that no longer knows it loses the answer, not the agent."""
     taken = time.monotonic()
     with task.held():
         try:
-            answered = answer(respond, task.asked())
+            answered = answer(respond, _insisting(task.asked, stop))
             time.sleep(until_tick(time.monotonic() - taken, tick))
-            task.reply(answered)
+            _insisting(lambda: task.reply(answered), stop)
         except Exception as error:
             _log.warning("a task was lost with its SuperNode or its run (%s)", type(error).__name__)
         task.forget()
+
+
+def _insisting(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
+    """What a call gives, once the SuperNode can be reached; raises what that says against it."""
+    for pause in chain((0.5, 1.0, 2.0, 5.0, 10.0), repeat(_LONGEST)):
+        try:
+            return call()
+        except Unreachable:
+            if stop():
+                raise
+            _pause(pause, stop)
+    raise AssertionError  # there is no last pause
 
 
 def until_tick(passed: float, tick: float) -> float:

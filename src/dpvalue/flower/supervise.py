@@ -16,7 +16,7 @@ _log = logging.getLogger("dpvalue")
 
 _TIED = Path(__file__).with_name("tied.py")
 _GRACE = 8.0  # seconds to end by itself: Flower says goodbye to its peers
-_LONGEST = 30.0  # seconds between two starts
+_LONGEST = 10.0  # seconds between two starts
 
 
 class Kept:
@@ -33,7 +33,7 @@ class Kept:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, again: bool = True) -> None:
-        self._command = [sys.executable, str(_TIED), str(os.getpid()), *command]
+        self._command = [sys.executable, "-I", str(_TIED), str(os.getpid()), *command]
         self._environment, self._log, self._again = dict(environment), log, again
         self._over = threading.Event()
         self._lock = threading.Lock()
