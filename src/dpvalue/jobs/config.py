@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.planning.settings import GAMES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import parse
@@ -46,6 +47,7 @@ class RunConfig:
     mechanism: str = "auto"
     parties_per_person: int = 1
     semivalue: tuple[str, ...] = ("shapley",)
+    game: str = "auto"
     schedule: str | None = None
     permutations: int = 1000
     seed: int = 0
@@ -56,6 +58,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
+        require_choice("game", self.game, GAMES)
+        if self.game == "refit" and self.schedule is not None:
+            raise DpvalueError(
+                f"schedule {self.schedule} is for game steps: game refit makes one release its own way; leave one out"
+            )
         if not self.train:
             raise DpvalueError("train must name at least one file")
         if len(self.train) > 1 and self.group is not None:

@@ -73,6 +73,7 @@ class Job:
         return Settings(
             model=self.model,
             privacy=config.privacy,
+            game=config.game,
             schedule=config.schedule,
             permutations=config.permutations,
             preprocess=self.schema,

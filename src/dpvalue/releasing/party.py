@@ -85,11 +85,12 @@ class Party:
         require_answerable(job, request)
         if job.simulation is not None and (not self.simulation or self.ledger is not None):
             raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
-        groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
-        rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
         with self.engine.threading():
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
-            behind = Behind(job.build(device), job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            model = job.build(device)  # raises for a job that fits no model, before any row is touched
+            groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
+            rows = _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
+            behind = Behind(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
             contributions = behind.put(rows, self.engine)
             like = torch.zeros(job.size, dtype=dtype, device=device)
             noise, number = job.noise(self.name)

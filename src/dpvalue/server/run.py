@@ -32,7 +32,7 @@ from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, no_witness
 from dpvalue.releasing.interleaved import InterleavedReleases
-from dpvalue.releasing.job import Job, Simulation
+from dpvalue.releasing.job import Job, PublicModel, Simulation
 from dpvalue.releasing.party import Behind
 from dpvalue.releasing.projection import Projection
 from dpvalue.server.charging import Charging, charging
@@ -179,6 +179,7 @@ class Run:
                 choice.expected_auc,
                 self.sizes,
                 choice.surrogate,
+                choice.trunk,
             ),
             seed=replay_seed_of_rows(rows.cpu().numpy()) if choice.spent.simulation else replay_seed(settings.seed),
         )
@@ -209,8 +210,7 @@ class Prepared:
         judged = {"metric": str(public.metric), "l2": public.l2}
         return Job(
             encoding=self.encoding,
-            model=settings.model,
-            model_digest=self.at.model.digest(),
+            model=PublicModel(settings.model, self.at.model.digest(), choice.trunk),
             origin=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
             basis=None if choice.basis is None else choice.basis.vectors.cpu(),
             mechanism=choice.mechanism,

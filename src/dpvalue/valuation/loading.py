@@ -73,6 +73,7 @@ def _table(header: dict[str, Any], tensors: dict[str, Tensor], model: ModelFacto
             header["expected_auc"],
             tensors["sizes"].numpy(),
             Surrogate.from_tensors(tensors["initial"], tensors["basis"], tensors) if header["surrogate"] else None,
+            tensors.get("trunk"),
         ),
     )
 
