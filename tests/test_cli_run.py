@@ -463,7 +463,7 @@ def test_the_game_is_an_option(folder: Path) -> None:
     played = {}
     for game in ("auto", "refit", "steps"):
         given = () if game == "auto" else ("--game", game)
-        done = dpvalue(*basic, *given, "--drop", "wrong", "--epsilon", "8", "--out", game, "--force", cwd=folder)
+        done = dpvalue(*basic, *given, "--epsilon", "8", "--out", game, "--force", cwd=folder)
         assert done.returncode == 0, done.stderr
         played[game] = "refit game: one release each" in done.stdout
         assert tomllib.loads((folder / game / "run.toml").read_text())["game"] == game
@@ -476,7 +476,7 @@ def test_the_game_is_an_option(folder: Path) -> None:
         (("--game", "paper"), "game must be one of auto, refit, steps; got 'paper'"),
         (("--game", "refit", "--mechanism", "laplace"), "game='refit' needs Gaussian noise (delta above 0)"),
     ):
-        refused = dpvalue(*basic, *arguments, "--drop", "wrong", "--out", "none", "--yes", cwd=folder)
+        refused = dpvalue(*basic, *arguments, "--out", "none", "--yes", cwd=folder)
         assert (refused.returncode, refused.stderr) == (2, f"error: {message}\n")
         assert not (folder / "none").exists()
 

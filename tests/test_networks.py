@@ -245,6 +245,12 @@ def test_values_are_those_of_retraining_the_head() -> None:
     assert np.mean(found) > 0.9
 
 
+def test_public_training_that_diverges_is_said_to() -> None:
+    parts, (X, y) = dealt()
+    with pytest.raises(dpv.DpvalueError, match="training the network on the public rows diverged: scale the features"):
+        released(parts, (X + 1e3, y), model=Steep)
+
+
 class Steep(nn.Module):
     """Features that overflow for rows that are far off."""
 

@@ -110,8 +110,8 @@ class Choice:
     @property
     def trunk(self) -> Tensor | None:
         """The public numbers of the trunk that a network's head stands on; None for all other models."""
-        own = self.surrogate is not None and isinstance(self.head, Headed)
-        return self.head.trunk if own and isinstance(self.head, Headed) else None
+        head = None if self.surrogate is None else self.head
+        return head.trunk if isinstance(head, Headed) else None
 
     @property
     def asked(self) -> Model:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.data.utility import PublicSet
+from dpvalue.errors import DpvalueError
 from dpvalue.models import Headed, Network, find_head
 from dpvalue.models.training import train
 from dpvalue.streams import Purpose, stream
@@ -40,4 +41,6 @@ def make_head(model: Network, initial: Tensor, public: PublicSet, seed: int) -> 
     losses = model.mean_loss(x[left_out], y[left_out])(torch.stack(stages)).cpu().numpy()
     steps = _STEPS[int(np.nan_to_num(losses, nan=np.inf).argmin())]
     trained = train(model, initial, x, y, [steps], seed)[0]
+    if not bool(trained.isfinite().all()):
+        raise DpvalueError("training the network on the public rows diverged: scale the features, or use game='steps'")
     return Headed.of(model, head, trained, public.x)
