@@ -40,7 +40,7 @@ import pyarrow as pa
 import torch
 from click.testing import CliRunner
 from pyarrow import parquet
-from torch import Tensor
+from torch import Tensor, nn
 from typer.main import get_command
 
 import dpvalue as dpv
@@ -88,6 +88,13 @@ LAPLACE = ("--mechanism", "laplace", "--epsilon", "2")
 # In all directions: one number of a unit, clipped, is often the same after a change, and would hide it.
 ALL = ("--schedule", "independent", "--permutations", "2")
 WHOLE: dict[str, Any] = {"projection": None, "clip": 1.0}
+
+
+def network() -> nn.Module:
+    """A network with a head, for the columns of the public set."""
+    return nn.Sequential(nn.Linear(14, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
 ROWS, BY_FILE, BY_PERSON = (*FEATURES, "label"), (*FEATURES, "who", "label"), (*FEATURES, "label", "who", "site")
 SCENARIOS = (
     Scenario("rows of a CSV, one number", "csv", "party", ROWS, grouped=False, options=LAPLACE),
@@ -130,6 +137,8 @@ SCENARIOS = (
     Scenario("parties of a CSV, described", "csv", "party", (*ROWS, "site")),
     Scenario("parties of arrays, described", "arrays", "party", ("site", "age", "member", "label"),
              settings={"game": "refit"}),
+    Scenario("persons of a pandas frame, described, by a network's head", "pandas", "person", BY_PERSON,
+             settings={"preprocess": "columns", "persons": "who", "game": "refit", "model": network}),
 )  # fmt: skip
 
 

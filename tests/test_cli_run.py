@@ -449,6 +449,45 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
     numbers: dict[str, Any] = json.loads(here("plan", "--json").stdout)
     assert numbers["rows"]["gaussian_ceiling"] == pytest.approx(0.663, abs=5e-4)
     assert numbers["organisations"]["laplace_noise_per_row"] == pytest.approx(0.01)
+    refit: dict[str, Any] = json.loads(dpvalue("plan", "--json", "--game", "refit", cwd=tmp_path).stdout)
+    assert refit["organisations"]["laplace_noise_per_row"] is None  # one Gaussian release
+    gaussian = numbers["organisations"]["gaussian_noise_per_row"]
+    assert 0 < refit["organisations"]["gaussian_noise_per_row"] < gaussian
+    steps: dict[str, Any] = json.loads(dpvalue("plan", "--json", "--game", "steps", cwd=tmp_path).stdout)
+    assert steps == numbers
+    for arguments, message in (
+        (("--game", "paper"), "game must be one of auto, refit, steps; got 'paper'"),
+        (("--game", "refit", "--auc", "0.8"), "auc is about finding wrong parties by steps"),
+        (("--game", "refit", "--delta", "0"), "game='refit' needs Gaussian noise (delta above 0)"),
+    ):
+        refused = dpvalue("plan", *arguments, cwd=tmp_path)
+        assert refused.returncode == 2
+        assert refused.stderr.startswith(f"error: {message}")
+        assert len(refused.stderr.splitlines()) == 1
+
+
+def test_the_game_is_an_option(folder: Path) -> None:
+    made(120, 1).assign(site=np.repeat(["a", "b", "c"], 40)).to_csv(folder / "sites.csv", index=False)
+    basic = ("run", "sites.csv", "--test", "test.csv", "--target", "label", "--group", "site", "--unit", "record")
+    played = {}
+    for game in ("auto", "refit", "steps"):
+        given = () if game == "auto" else ("--game", game)
+        done = dpvalue(*basic, *given, "--epsilon", "8", "--out", game, "--force", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        played[game] = "refit game: one release each" in done.stdout
+        assert tomllib.loads((folder / game / "run.toml").read_text())["game"] == game
+    assert played == {"auto": True, "refit": True, "steps": False}
+    for arguments, message in (
+        (
+            ("--game", "refit", "--schedule", "lagged"),
+            "schedule lagged is for game steps: game refit makes one release its own way; leave one out",
+        ),
+        (("--game", "paper"), "game must be one of auto, refit, steps; got 'paper'"),
+        (("--game", "refit", "--mechanism", "laplace"), "game='refit' needs Gaussian noise (delta above 0)"),
+    ):
+        refused = dpvalue(*basic, *arguments, "--out", "none", "--yes", cwd=folder)
+        assert (refused.returncode, refused.stderr) == (2, f"error: {message}\n")
+        assert not (folder / "none").exists()
 
 
 @pytest.mark.slow

@@ -76,9 +76,9 @@ def test_the_policy_decides(files: Files) -> None:
         asked(changed(job, mechanism=replace(mechanism, clip=1e31))),
         asked(changed(job, origin=job.origin + float("nan"))),
         asked(changed(job, origin=torch.full_like(job.origin, 1e-35))),
-        asked(changed(job, model="elsewhere.code:run")),
-        asked(changed(job, model="custom")),
-        asked(changed(job, model_digest="0" * 64)),
+        asked(changed(job, model=replace(job.model, kind="elsewhere.code:run"))),
+        asked(changed(job, model=replace(job.model, kind="custom"))),
+        asked(changed(job, model=replace(job.model, digest="0" * 64))),
         asked(changed(job, about=replace(job.about, target="secret"))),
         asked(changed(job, privacy=replace(privacy, accounting="poisson", unit="party"),
                       mechanism=replace(mechanism, unit="party"))),
@@ -275,8 +275,8 @@ def small_net() -> torch.nn.Module:
 def test_a_model_of_ones_own_comes_from_what_the_party_has_installed(files: Files) -> None:
     _, seeded = simulated(files, model=small_net, game="steps", projection=dpv.Projection(1))
     job = Job.from_bytes(replace(seeded, simulation=None, about=replace(seeded.about, target="label")).to_bytes())
-    assert job.model == "custom"
-    named = Allowed("custom", job.model_digest, "tests.test_home:small_net")
+    assert job.model.kind == "custom"
+    named = Allowed("custom", job.model.digest, "tests.test_home:small_net")
     assert refused(lambda: files.agent("north", OPEN).answer(job.to_bytes())) == texts.FORBIDDEN
     wrong = replace(named, factory="tests.test_home:nothing")
     for model in (wrong, replace(named, factory="nowhere:nothing"), replace(named, digest="0" * 64)):

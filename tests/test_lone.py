@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpvalue.models import Linear, Model, Score, build_model, projected
+from dpvalue.models import Described, Linear, Model, Network, Score, build_model, head_on_trunk, projected
 from dpvalue.models.lone import lone_gradients, lone_inputs
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
 from dpvalue.releasing.people import add_by_turns, add_in_order
@@ -40,15 +40,25 @@ def network(features: int, outputs: int, dtype: torch.dtype) -> Model:
     return build_model(factory, task, torch.zeros(features, dtype=dtype), outputs, dtype, CPU)
 
 
+def described(features: int, outputs: int, dtype: torch.dtype) -> Model:
+    """The head of a network, which is asked for descriptions."""
+    whole = network(features, outputs, dtype)
+    assert isinstance(whole, Network)
+    trunk = torch.cat([whole.initial(0), torch.zeros(5, dtype=dtype), torch.ones(1, dtype=dtype)])
+    head = head_on_trunk(whole, torch.zeros(features, dtype=dtype), trunk)
+    basis = torch.linalg.qr(torch.randn(head.size, 3, dtype=dtype))[0].T
+    return Described(head, torch.randn(head.size, dtype=dtype), basis, 2.0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("make", [linear, along, score, network])
+@pytest.mark.parametrize("make", [linear, along, score, network, described])
 @pytest.mark.parametrize(("features", "outputs"), [(1, 1), (4, 2), (30, 3), (54, 7), (257, 10)])
 def test_bits_do_not_depend_on_the_place(
     make: Callable[..., Model], features: int, outputs: int, dtype: torch.dtype
 ) -> None:
     torch.manual_seed(features)
     model = make(features, outputs, dtype)
-    rows = 12 if make is network else 67
+    rows = 12 if make in (network, described) else 67
     x, y = torch.randn(rows, features, dtype=dtype), torch.arange(rows) % max(outputs, 2)
     y = y if outputs > 1 else y.to(dtype)
     theta = torch.randn(rows, model.size, dtype=dtype)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.planning.agreement import Agreement
+from dpvalue.planning.agreement import Agreement, Gauge, _spearman
+from dpvalue.server.plan import advice
 
 from .data import Arrays, classification
 
@@ -46,7 +50,8 @@ def test_the_plan_says_what_agreement_to_expect() -> None:
     assert "released: a description in up to" in page
     assert "4 parties of 27 records each" in page
     assert "refit game: one release each" in page
-    assert made.advice == "epsilon = 50 per record can work."
+    assert f"(sizes alone {made.expected.sizes:.2f})" in page
+    assert made.advice.startswith("epsilon = 50 per record can work.")
     assert not made.cannot_work
     assert made.costs.seconds is not None
 
@@ -78,7 +83,7 @@ def test_parties_that_are_too_small_are_counted_and_named() -> None:
     assert "the others are not affected" in made.advice
     assert not made.cannot_work
     everyone = planned((80, 80, 3, 2), dpv.Privacy(0.02, 1e-5, unit="record"))
-    assert "all 4 parties are too small to be judged at epsilon = 0.02 per record (up to 80 records)" in everyone.advice
+    assert "All 4 parties are too small to be judged at epsilon = 0.02 per record (up to 80 records)" in everyone.advice
     assert "others" not in everyone.advice
 
 
@@ -117,3 +122,68 @@ def test_engines_of_either_type_rehearse(dtype: str) -> None:
     made = planned((60, 60, 20), dpv.Privacy(4.0, 1e-5, unit="record"), engine=engine)
     assert isinstance(made.expected, Agreement)
     assert np.isfinite(made.expected.spearman)
+
+
+@cache
+def usual() -> dpv.Plan:
+    return planned((30, 30, 30), dpv.Privacy(4.0, 1e-5, unit="record"))
+
+
+def agreed(spearman: float, error: float, sizes: float, beyond: tuple[float, float]) -> Agreement:
+    return Agreement(spearman, error, sizes, Gauge(*beyond), 1.0, ())
+
+
+@pytest.mark.parametrize(
+    ("expected", "verdict"),
+    [
+        (agreed(0.8, 0.14, 0.0, (0.8, 0.14)), "can work"),
+        (agreed(0.8, 0.16, 0.0, (0.8, 0.16)), "cannot tell"),  # may be 0.48
+        (agreed(0.55, 0.03, 0.0, (0.55, 0.03)), "cannot tell"),
+        (agreed(0.2, 0.06, 0.0, (0.2, 0.06)), "cannot tell"),  # may be 0.32
+        (agreed(0.2, 0.04, 0.0, (0.2, 0.04)), "cannot work"),
+        (agreed(0.8, 0.05, 0.78, (0.02, 0.1)), "can work, sizes"),  # may be no better
+        (agreed(0.8, 0.05, 0.6, (0.2, 0.11)), "can work, sizes"),
+        (agreed(0.7, 0.05, 0.7, (0.0, 0.02)), "cannot work, sizes"),  # for sure no better
+        (agreed(0.95, 0.01, 0.95, (0.0, 0.02)), "can work, sizes"),  # but nothing is left to say
+        (agreed(0.5, 0.2, 0.5, (0.0, 0.2)), "cannot tell, sizes"),
+    ],
+)
+def test_what_is_said_follows_from_the_standard_errors(expected: Agreement, verdict: str) -> None:
+    made = replace(usual(), expected=expected)
+    said = advice(made, None, None)
+    assert made.cannot_work == ("cannot work" in verdict)
+    assert expected.can_work == verdict.startswith("can work")
+    assert ("epsilon = 4 per record can work." in said) == verdict.startswith("can work")
+    assert ("cannot be told" in said) == ("cannot tell" in verdict)
+    assert ("epsilon = 4 per record cannot work" in said) == ("cannot work" in verdict)
+    assert ("sizes alone are expected to have" in said) == ("sizes" in verdict)
+
+
+def test_sizes_alone_are_compared_on_the_same_rehearsals() -> None:
+    """Equal sizes say nothing; where noise drowns all, unequal ones say what values do, and the budget is not spent."""
+    equal = planned((40, 40, 40, 40), dpv.Privacy(20.0, 1e-5, unit="record")).expected
+    assert isinstance(equal, Agreement)
+    assert equal.sizes == 0
+    assert equal.beyond == Gauge(equal.spearman, equal.error)
+    hopeless = planned((120, 60, 30, 15, 60, 30), dpv.Privacy(0.01, 1e-5, unit="record"), public=200)
+    assert isinstance(hopeless.expected, Agreement)
+    assert not hopeless.expected.can_work
+    assert not hopeless.expected.is_more_than_sizes
+    assert hopeless.expected.beyond.mean < 0.1
+    assert "sizes" in hopeless.advice
+
+
+def test_a_standard_error_is_that_of_all_or_of_the_splits() -> None:
+    alike = np.array([[0.0, 1.0, 0.0, 1.0]] * 3)
+    assert Gauge.of(alike) == Gauge(0.5, float(np.std(alike, ddof=1)) / 12**0.5)
+    apart = np.array([[0.0] * 4, [0.5] * 4, [1.0] * 4])
+    assert Gauge.of(apart) == Gauge(0.5, 0.5 / 3**0.5)
+    assert (Gauge(0.5, 0.1).low, Gauge(0.5, 0.1).high) == pytest.approx((0.3, 0.7))
+
+
+def test_rank_correlations_share_ranks() -> None:
+    generator = np.random.default_rng(0)
+    for _ in range(20):
+        first, second = generator.integers(4, size=7), generator.normal(size=7)
+        assert _spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
+    assert _spearman(np.ones(5), generator.normal(size=5)) == 0

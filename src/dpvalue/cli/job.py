@@ -145,7 +145,7 @@ def _show(job: Job, signed: str | None) -> None:
         "signed by": signed or "nobody",
         "asks for": f"{asked}: {job.size} numbers a party, means over its {_counted(job)}, clipped, with noise",
         "reads": f"{len(columns)} columns: {', '.join(one_line(name) for name in columns)}",
-        "model": f"{job.model if isinstance(job.model, str) else 'custom'}, {job.encoding.task}",
+        "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",
         "spends": str(spent),
         "sends back": f"{job.rounds} file(s) of about {_bytes(job):,} bytes, and the number of {_counted(job)}",
     }

@@ -20,6 +20,7 @@ def plan(
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     records: Annotated[int, option("Records of each organisation; 100.")] = 100,
     rows_each: Annotated[int, option("Rows of each person; 5.")] = 5,
+    game: Annotated[str, option("auto (default), refit or steps.")] = "auto",
     auc: Annotated[float | None, option("A wanted AUC: which epsilon does it need?")] = None,
     json: Annotated[bool, option("Print JSON.", "--json")] = False,
 ) -> None:
@@ -33,7 +34,7 @@ def plan(
 
         def of(unit: str, size: int) -> Plan:
             privacy = Privacy(epsilon, delta, unit, neighbours)
-            return make_plan(parties, privacy=privacy, records=size, auc=auc)
+            return make_plan(parties, privacy=privacy, records=size, auc=auc, game=game)
 
         plans = {
             "rows": of("party", 1),

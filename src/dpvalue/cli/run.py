@@ -33,7 +33,8 @@ def run(
     person: Annotated[Text, option("The column of persons' ids, for unit person.")] = None,
     parties_per_person: Annotated[int | None, option("The most parties that a person is in; 1.")] = None,
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
-    schedule: Annotated[Text, option("replay (default), lagged, or a schedule of the paper.")] = None,
+    game: Annotated[Text, option("auto (default), refit or steps.")] = None,
+    schedule: Annotated[Text, option("Of steps: replay (default), lagged, the paper's.")] = None,
     permutations: Annotated[int | None, option("The most to walk; 1000.")] = None,
     delta: Annotated[float | None, option("Of Gaussian noise; 5e-5.")] = None,
     neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
@@ -61,8 +62,9 @@ def run(
     """
     given: dict[str, Any] = {
         "train": train, "test": test, "target": target, "epsilon": epsilon, "group": group, "unit": unit,
-        "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "schedule": schedule,
-        "permutations": permutations, "delta": delta, "neighbours": neighbours, "mechanism": mechanism, "task": task,
+        "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "game": game,
+        "schedule": schedule, "permutations": permutations, "delta": delta, "neighbours": neighbours,
+        "mechanism": mechanism, "task": task,
         "classes": None if classes is None else classes.split(","), "drop": drop, "truth": truth,
         "private": False if no_privacy else None, "ledger": ledger, "head": head, "purpose": purpose, "seed": seed,
         "pay": pay,

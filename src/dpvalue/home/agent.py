@@ -198,15 +198,18 @@ class Agent:
 
     def _with_model(self, job: Job) -> Job:
         """The job with the model that the policy has for its name: never with code that came along."""
-        allowed = [model for model in self.policy.models if model.name == job.model]
+        kind, digest = job.model.kind, job.model.digest
+        allowed = [model for model in self.policy.models if model.name == kind]
         if not allowed:
-            raise DpvalueError(f"the model {job.model!r} is not among those of the policy")
-        if not any(model.digest in (None, job.model_digest) for model in allowed):
-            raise DpvalueError(f"the model {job.model!r} has the digest {job.model_digest}, which the policy has not")
-        model = next(model for model in allowed if model.digest in (None, job.model_digest))
-        built = replace(job, model=_installed(model)) if model.factory is not None else job
-        if model.factory is None and job.model not in KINDS:
-            raise DpvalueError(f"the model {job.model!r} is none of the library, and the policy names no factory")
+            raise DpvalueError(f"the model {kind!r} is not among those of the policy")
+        fitting = [model for model in allowed if model.digest in (None, digest)]
+        if not fitting:
+            raise DpvalueError(f"the model {kind!r} has the digest {digest}, which the policy has not")
+        model, built = fitting[0], job
+        if model.factory is not None:
+            built = replace(job, model=replace(job.model, kind=_installed(model)))
+        elif kind not in KINDS:
+            raise DpvalueError(f"the model {kind!r} is none of the library, and the policy names no factory")
         built.build(self.engine.torch_device)  # raises unless it is the model that the digest says
         return built
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
+from dpvalue.planning.settings import GAMES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import parse
@@ -50,6 +51,7 @@ class RunConfig:
     mechanism: str = "auto"
     parties_per_person: int = 1
     semivalue: tuple[str, ...] = ("shapley",)
+    game: str = "auto"
     schedule: str | None = None
     permutations: int = 1000
     seed: int = 0
@@ -60,6 +62,11 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
+        require_choice("game", self.game, GAMES)
+        if self.game == "refit" and self.schedule is not None:
+            raise DpvalueError(
+                f"schedule {self.schedule} is for game steps: game refit makes one release its own way; leave one out"
+            )
         if bool(self.train) == bool(self.sizes):
             raise DpvalueError("train must name at least one file; of a study, sizes must be given instead")
         for size in self.sizes:

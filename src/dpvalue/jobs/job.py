@@ -70,6 +70,7 @@ class PublicSide:
         return Settings(
             model=self.model,
             privacy=config.privacy,
+            game=config.game,
             schedule=config.schedule,
             permutations=config.permutations,
             preprocess=self.schema,

@@ -38,6 +38,10 @@ class Linear:
             return y.unsqueeze(-1)
         return functional.one_hot(y, self.width).to(self._dtype)
 
+    def on_features(self) -> Linear:
+        """Return the same model of rows that are features already, without the column of ones."""
+        return Linear(self.features, self.width, self.task, self._dtype, self._device)
+
     def _matrix(self, theta: Tensor) -> Tensor:
         return theta.view(len(theta), self.width, self.features + 1)
 

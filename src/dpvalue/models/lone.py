@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dpvalue.models.base import Model
 from dpvalue.models.described import Described
+from dpvalue.models.headed import Headed
 from dpvalue.models.linear import Linear
 from dpvalue.models.screening import Score
 from dpvalue.models.subspace import ProjectedLinear
@@ -22,9 +23,9 @@ def lone_inputs(model: Model, x: Tensor) -> Tensor:
     if isinstance(model, Score):
         return lone_inputs(model.line, x)
     if isinstance(model, ProjectedLinear):
-        rows = model.linear.inputs(x)
+        rows = lone_inputs(model.linear, x)
         return _dot(rows[:, None, None, :], model.directions[None])
-    if isinstance(model, Linear) or not len(x):
+    if (isinstance(model, Linear) and not isinstance(model, Headed)) or not len(x):
         return model.inputs(x)  # a column of ones beside the rows
     return torch.cat([model.inputs(row.clone()[None]) for row in x])
 

@@ -73,6 +73,11 @@ class Network:
         self._refuse_lookups(example)
         self._kernel: Callable[[Tensor, Tensor], Tensor] | None = None
 
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """The names of the parameters that are trained, in order."""
+        return tuple(self._names)
+
     def use_kernel(self, kernel: Callable[[Tensor, Tensor], Tensor], outputs: int) -> None:
         """Let a kernel make the outputs of theta (b, size) on rows x, without storing what lies between the layers."""
         self._kernel, self._numbers = kernel, outputs

@@ -2,7 +2,8 @@
 
 Half of the public rows play the public set, the other half is dealt to made-up parties, a third of which have a defect
 planted. They release as the real ones would, with the noise of the real sizes, and their values are compared with those
-of retraining on every coalition.
+of retraining on every coalition. So are their sizes, which are public and cost nothing. Rows are halved a few times,
+and dealt anew a few times each.
 """
 
 from __future__ import annotations
@@ -28,10 +29,36 @@ from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.games import ListedGame, value_game
 from dpvalue.valuation.refit import RefitGame, Refitting
 
-_PARTIES, _REPEATS = 6, 3
+_PARTIES, _SPLITS, _DEALS = 6, 3, 4
 _LEAST_RECORDS = 5
+CAN_WORK, CANNOT_WORK = 0.5, 0.3
+_SIZES_SUFFICE, _ADDS_NOTHING = 0.9, 0.05
 TOO_SMALL = 0.5
 """A party is too small for its budget if its noise hides half of the way to meaningless labels."""
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A mean over rehearsals and its standard error; what is said of it holds for two of them."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, numbers: Floats) -> Gauge:
+        """Return the mean of numbers (splits, deals), with the error among all or among splits, if that is larger."""
+        errors = (float(np.std(some, ddof=1) / some.size**0.5) for some in (numbers, numbers.mean(1)))
+        return cls(float(numbers.mean()), max(errors))
+
+    @property
+    def low(self) -> float:
+        """Two standard errors below."""
+        return self.mean - 2 * self.error
+
+    @property
+    def high(self) -> float:
+        """Two standard errors above."""
+        return self.mean + 2 * self.error
 
 
 @dataclass(frozen=True)
@@ -41,19 +68,42 @@ class Agreement:
     Attributes:
         spearman: the rank correlation of Shapley values, the mean over rehearsals.
         error: its standard error.
+        sizes: the rank correlation that the parties' sizes alone would have, the mean over the same rehearsals.
+        beyond: by how much values do better than sizes, rehearsal by rehearsal.
         scaled: how many records made-up parties had for each of a real one: below 1 where public rows are too few.
         too_small: the numbers of units of the parties that are too small for the budget.
     """
 
     spearman: float
     error: float
+    sizes: float
+    beyond: Gauge
     scaled: float
     too_small: tuple[int, ...]
 
     @property
+    def can_work(self) -> bool:
+        """Whether values are expected to agree with retraining, for sure: 0.5 even two standard errors below."""
+        return Gauge(self.spearman, self.error).low >= CAN_WORK and not self.cannot_work
+
+    @property
     def cannot_work(self) -> bool:
-        """Whether values are not expected to say anything, for sure."""
-        return self.spearman + 2 * self.error < 0.3
+        """Whether values are not expected to say anything, for sure.
+
+        That is a rank correlation below 0.3 even two standard errors above, or one that is less than 0.05 above that of
+        sizes, where sizes leave something to say: theirs is below 0.9.
+        """
+        return Gauge(self.spearman, self.error).high < CANNOT_WORK or self.is_no_more_than_sizes
+
+    @property
+    def is_no_more_than_sizes(self) -> bool:
+        """Whether values are expected to say nothing that sizes do not, for sure."""
+        return self.sizes < _SIZES_SUFFICE and self.beyond.high < _ADDS_NOTHING
+
+    @property
+    def is_more_than_sizes(self) -> bool:
+        """Whether values are expected to say more than sizes do, for sure."""
+        return self.beyond.low > 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,13 +114,11 @@ class Made:
         units: numbers of units.
         noise: in clipping norms.
         whole: whether parties are clipped as a whole.
-        shape: of a row's features.
     """
 
     units: Ints
     noise: Floats
     whole: bool
-    shape: tuple[int, ...]
 
 
 def too_small(surrogate: Surrogate, made: Made) -> tuple[int, ...]:
@@ -90,45 +138,54 @@ def rehearse(
 
     Formal guarantee: reads public rows and public sizes only.
     """
-    found, scales = [], []
-    for repeat in range(_REPEATS):
-        once = _rehearsed(model, public, made, engine, stream(seed, Purpose.REHEARSAL, repeat))
-        found.append(once[0])
-        scales.append(once[1])
-    error = float(np.std(found, ddof=1) / len(found) ** 0.5)
-    return Agreement(float(np.mean(found)), error, float(np.mean(scales)), too_small(surrogate, made))
+    streams = [stream(seed, Purpose.REHEARSAL, repeat) for repeat in range(_SPLITS)]
+    halves = [_Half(model, public, made, engine, generator) for generator in streams]
+    found = np.array([[half.rehearsed() for _ in range(_DEALS)] for half in halves])
+    values, sizes = found[..., 0], found[..., 1]
+    whole, beyond = Gauge.of(values), Gauge.of(values - sizes)
+    scale = float(np.mean([half.scale for half in halves]))
+    return Agreement(whole.mean, whole.error, float(sizes.mean()), beyond, scale, too_small(surrogate, made))
 
 
-def _rehearsed(
-    model: Linear, public: PublicSet, made: Made, engine: Engine, generator: np.random.Generator
-) -> tuple[float, float]:
-    """One rehearsal: the rank correlation with retraining, and by how much sizes were scaled down."""
-    order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
-    judging, dealt = order[: len(order) // 2], order[len(order) // 2 :]
-    picked = generator.permutation(len(made.units))[:_PARTIES]
-    scale = min(1.0, len(dealt) / max(int(made.units[picked].sum()), 1))
-    counts = np.maximum((made.units[picked] * scale).astype(np.int64), _LEAST_RECORDS)
-    half = replace(public, x=public.x[judging], y=public.y[judging], metric="loss", l2=0.0)
-    pool = Rows.of(model, replace(half, x=public.x[dealt], y=public.y[dealt]))
-    parties = _parties(pool, counts, generator)
-    seed, noise = int(generator.integers(2**31)), made.noise[picked]
-    surrogate = make_surrogate(model, half, counts, noise, seed, made.whole)
-    rows = _releases(model, surrogate, parties, replace(made, noise=noise), engine, generator)
-    judged = Rows.of(model, half)
-    refitting = Refitting(surrogate, judged, Evaluator(half, model, engine), seed)
-    game = RefitGame(refitting, rows.to(public.x), noise, counts)
-    values, truth = (value_game(played).values for played in (game, ListedGame(_truth(judged, parties))))
-    return _spearman(values, truth), scale
+class _Half:
+    """One half of the public rows, which plays the public set, and the other, which is dealt to made-up parties."""
+
+    def __init__(
+        self, model: Linear, public: PublicSet, made: Made, engine: Engine, generator: np.random.Generator
+    ) -> None:
+        order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
+        judging, dealt = order[: len(order) // 2], order[len(order) // 2 :]
+        picked = generator.permutation(len(made.units))[:_PARTIES]
+        self.scale = min(1.0, len(dealt) / max(int(made.units[picked].sum()), 1))
+        self._counts = np.maximum((made.units[picked] * self.scale).astype(np.int64), _LEAST_RECORDS)
+        half = replace(public, x=public.x[judging], y=public.y[judging], metric="loss", l2=0.0)
+        self._pool = Rows.of(model, replace(half, x=public.x[dealt], y=public.y[dealt]))
+        self._made = replace(made, noise=made.noise[picked])
+        seed = int(generator.integers(2**31))
+        self._surrogate = make_surrogate(model, half, self._counts, self._made.noise, seed, made.whole)
+        self._judging = Rows.of(model, half)
+        self._refitting = Refitting(self._surrogate, self._judging, Evaluator(half, model, engine), seed)
+        self._model, self._engine, self._generator, self._like = model, engine, generator, public.x
+
+    def rehearsed(self) -> tuple[float, float]:
+        """Deal the rows once; return the rank correlations with retraining, of values and of sizes."""
+        order = torch.from_numpy(self._generator.permutation(len(self._pool.x)))
+        parties = _parties(self._pool.take(order.to(self._pool.x.device)), self._counts, self._generator)
+        rows = _releases(self._model, self._surrogate, parties, self._made, self._engine, self._generator)
+        game = RefitGame(self._refitting, rows.to(self._like), self._made.noise, self._counts)
+        values, truth = (value_game(played).values for played in (game, ListedGame(_truth(self._judging, parties))))
+        return _spearman(values, truth), _spearman(self._counts, truth)
 
 
 def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[Rows]:
-    """Parties of so many rows, every third of which has a defect."""
+    """Parties of so many rows, a third of which have a defect, whoever they are."""
     parties = []
-    at = 0
-    for number, count in enumerate(counts):
+    at, number = 0, len(counts)
+    hurt = generator.permutation(number)[: -(-number // 3)]
+    for place, count in enumerate(counts):
         own = pool.take(torch.arange(at, at + count) % len(pool.x))
         at += int(count)
-        if number % 3 == 0:
+        if place in hurt:
             own, _ = DEFECTS[int(generator.integers(2 * len(DEFECTS))) % len(DEFECTS)](own, generator, int(count))
         parties.append(own)
     return parties
@@ -142,7 +199,7 @@ def _releases(
     y = torch.cat([party.y[:, 0] if party.regression else party.y.argmax(1) for party in parties]).cpu().numpy()
     sizes = np.array([len(party.x) for party in parties])
     like = surrogate.weights().to(engine.torch_device, engine.torch_dtype)
-    rows = PublicRows.by_party(x.reshape(len(x), *made.shape), y, sizes, like.dtype, like.device)
+    rows = PublicRows.by_party(x, y, sizes, like.dtype, like.device)
     mechanism = Mechanism(1.0, 0.0, "party" if made.whole else "record", "zero_out")
     contributions = Contributions(surrogate.described(model, like), rows, mechanism, engine)
     clipped = contributions.along(like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)).cpu()
@@ -162,7 +219,9 @@ def _truth(judging: Rows, parties: list[Rows]) -> Floats:
     return np.asarray(-judging.mean_loss(theta).cpu().numpy())
 
 
-def _spearman(first: Floats, second: Floats) -> float:
-    ranks = np.stack([np.argsort(np.argsort(values)).astype(np.float64) for values in (first, second)])
-    table = np.asarray(np.corrcoef(ranks))
-    return float(table[0, 1])
+def _spearman(first: Floats | Ints, second: Floats) -> float:
+    """The rank correlation; equals share their ranks, and what is equal throughout has none: 0."""
+    ranks = [(values[:, None] > values).sum(1) + (values[:, None] == values).sum(1) / 2 for values in (first, second)]
+    one, other = (rank - rank.mean() for rank in ranks)
+    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
+    return float(one @ other) / lengths if lengths > 0 else 0.0

@@ -13,7 +13,7 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Linear, Model, Projected, Score, projected
+from dpvalue.models import Described, Headed, Linear, Model, Network, Projected, Score, find_head, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner
@@ -23,6 +23,7 @@ from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
 from dpvalue.refit.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
+from dpvalue.refit.trunks import make_head
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Statistic
 from dpvalue.releasing.projection import Basis, Projection, make_basis
@@ -72,6 +73,7 @@ class Choice:
         expected: how well corrupted parties are expected to be found, by rehearsal on the public set; None if nothing
             was left to choose.
         surrogate: the public side of the refit game; None for others.
+        lacking: why data sets do not play the refit game, where "auto" would have; else empty.
     """
 
     model: Model
@@ -85,6 +87,7 @@ class Choice:
     spent: Guarantee
     expected: Expectation | None = None
     surrogate: Surrogate | None = None
+    lacking: str = ""
 
     @property
     def expected_auc(self) -> float | None:
@@ -97,6 +100,18 @@ class Choice:
         if self.surrogate is not None:
             return Statistic("description", self.surrogate.distance)
         return Statistic("score" if self.projection is not None and self.projection.is_score else "gradient")
+
+    @property
+    def head(self) -> Linear:
+        """What the refit game fits: the linear model itself, or a network's last layer on a public trunk."""
+        assert isinstance(self.model, Described)
+        return self.model.linear
+
+    @property
+    def trunk(self) -> Tensor | None:
+        """The public numbers of the trunk that a network's head stands on; None for all other models."""
+        head = None if self.surrogate is None else self.head
+        return head.trunk if isinstance(head, Headed) else None
 
     @property
     def asked(self) -> Model:
@@ -171,30 +186,49 @@ def choose(at: Setting, rehearsal: Rehearsal | None = None) -> Choice:
         tuner = PublicTuner(model, initial, at.public, at.sizes, at.units, settings.engine, settings.seed)
         rate = tuner.learning_rate(mechanism, own, releases)
     spent = guarantee(privacy, multiplier, releases, clip, settings.noise == "fast", law, settings.ledger_terms)
-    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, expected)
+    why = lacking(at) if settings.may_refit and _are_sets(at) else ""
+    return Choice(model, initial, basis, projection, schedule, releases, mechanism, rate, spent, expected, lacking=why)
 
 
 def plays_refit(at: Setting) -> bool:
     """Return whether the refit game is what these settings ask for; raises where it is asked for and cannot be."""
+    settings, missing = at.settings, lacking(at)
+    if settings.game == "refit" and missing:
+        raise DpvalueError(f"game='refit' {missing}")
+    return settings.may_refit and not missing and (settings.game == "refit" or _are_sets(at))
+
+
+def _are_sets(at: Setting) -> bool:
+    return int(at.sizes.max(initial=0)) > 1
+
+
+def lacking(at: Setting) -> str:
+    """Return what the refit game needs and does not have here; empty where it can be played.
+
+    Formal guarantee: reads public rows only.
+    """
     settings, model = at.settings, at.model
-    reasons = {
-        "is for linear and logistic regression": isinstance(model, Linear),
-        f"is for models of up to {LARGEST_MODEL} parameters": model.size <= LARGEST_MODEL,
+    if isinstance(model, Linear):
+        size, models = model.size, "models"
+    else:
+        try:
+            size, models = find_head(model, at.public.x[0]).size, "heads of networks"
+        except DpvalueError as error:
+            return str(error)
+    needed = {
+        f"is for {models} of up to {LARGEST_MODEL} parameters": size <= LARGEST_MODEL,
         f"needs at least {LEAST_PUBLIC} public rows": len(at.public.x) >= LEAST_PUBLIC,
         "needs Gaussian noise (delta above 0)": settings.privacy is None or settings.privacy.vector_law is not None,
         "needs accounting='composition'": settings.privacy is None or settings.privacy.accounting == "composition",
         "needs features that are scaled: they are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
     }
-    missing = [reason for reason, holds in reasons.items() if not holds]
-    if settings.game == "refit" and missing:
-        raise DpvalueError(f"game='refit' {missing[0]}")
-    return settings.may_refit and not missing and (settings.game == "refit" or int(at.sizes.max(initial=0)) > 1)
+    return next((reason for reason, holds in needed.items() if not holds), "")
 
 
 def _choose_refit(at: Setting) -> Choice:
     """Decide everything about the one release of the refit game: directions, windows and noise."""
-    settings, privacy, model = at.settings, at.settings.privacy, at.model
-    assert isinstance(model, Linear)
+    settings, privacy = at.settings, at.settings.privacy
+    model = _head(at)
     law = "gaussian" if privacy is None else privacy.vector_law
     assert law is not None
     multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, at.n, law)
@@ -221,6 +255,14 @@ def _choose_refit(at: Setting) -> Choice:
 def counted_units(at: Setting, mechanism: Mechanism) -> Ints:
     """Return the number of units of each party whose descriptions are averaged; a whole party is its records."""
     return at.sizes if mechanism.unit == "party" else at.units
+
+
+def _head(at: Setting) -> Linear:
+    """The linear model that is refitted: that of the settings, or the head of their network on a public trunk."""
+    if isinstance(at.model, Linear):
+        return at.model
+    assert isinstance(at.model, Network)
+    return make_head(at.model, at.initial, at.public, at.settings.seed)
 
 
 def expected_at(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:

@@ -63,8 +63,8 @@ class Settings:
         privacy: the budget; None for no differential privacy.
         game: what is valued: "refit", what retraining on a coalition's data would give, from one release a party;
             "steps", the paper's, in which each party adds a step to a model; or "auto": "refit" for data sets as
-            parties of a linear or logistic model where schedule, projection, clip and learning rate are left open
-            (`docs/games.md`), else "steps".
+            parties of a linear or logistic model, or of a network that ends in an `nn.Linear`, where schedule,
+            projection, clip and learning rate are left open (`docs/games.md`), else "steps".
         schedule: a name or a `Schedule`; None is "replay" with privacy, own gradients ("independent") without.
         permutations: k of the paper's schedules; the most that a replay walks.
         projection: which public directions a release is made in: a `Projection`, None for all, or "auto": for "replay"

@@ -23,7 +23,7 @@ from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, enc
 from dpvalue.durable import write_whole
 from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
-from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, projected
+from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, head_on_trunk, projected
 from dpvalue.models.described import BESIDES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
@@ -126,6 +126,30 @@ class Statistic:
 
 
 @dataclass(frozen=True, eq=False)
+class PublicModel:
+    """Which model is asked about: what a party can build itself, and public numbers. No code is part of it.
+
+    Args:
+        kind: its name, or its factory: in a file "custom", which is no name that a party can build.
+        digest: of the model.
+        trunk: of a network whose head alone is asked about, the numbers of all that comes before (`models.Headed`).
+    """
+
+    kind: str | ModelFactory
+    digest: str
+    trunk: Tensor | None = None
+
+    def build(self, encoding: Encoding, like: Tensor) -> Model:
+        """Return the model for rows like these; raises unless it is the one that is meant."""
+        if isinstance(self.kind, str) and self.kind not in KINDS:
+            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {self.kind!r}: nothing that came is run")
+        model = build_model(self.kind, encoding.task, like, encoding.outputs, like.dtype, like.device)
+        if model.digest() != self.digest:
+            raise DpvalueError("the model is not the one that the job was made with: its digest differs")
+        return model if self.trunk is None else head_on_trunk(model, like, self.trunk)
+
+
+@dataclass(frozen=True, eq=False)
 class Course:
     """How many rounds a job has, and what the first one asks.
 
@@ -181,8 +205,7 @@ class Job(_Crossing):
 
     Attributes:
         encoding: how features and labels become numbers.
-        model: its name, or its factory: in a file "custom", which is no name that a party can build.
-        model_digest: of the model.
+        model: which model.
         origin: the model that directions start from (d,).
         basis: the public directions (m, d) that a release is made in; None: all.
         mechanism: clipping and noise.
@@ -197,8 +220,7 @@ class Job(_Crossing):
     archive: ClassVar[Archive] = Archive("job", 4)
 
     encoding: Encoding
-    model: str | ModelFactory
-    model_digest: str
+    model: PublicModel
     origin: Tensor
     basis: Tensor | None
     mechanism: Mechanism
@@ -245,19 +267,17 @@ class Job(_Crossing):
 
     def build(self, device: torch.device) -> Model:
         """Return the model that requests are models of: along the basis, if there is one."""
-        if isinstance(self.model, str) and self.model not in KINDS:
-            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {self.model!r}: nothing that came is run")
         dtype = DTYPES[self.dtype]
         like = torch.zeros(self.encoding.shape, dtype=dtype, device=device)
-        model = build_model(self.model, self.encoding.task, like, self.encoding.outputs, dtype, device)
-        if model.digest() != self.model_digest or model.size != len(self.origin):
-            raise DpvalueError("the model is not the one that the job was made with: its digest differs")
+        model = self.model.build(self.encoding, like)
+        if model.size != len(self.origin):
+            raise DpvalueError(f"origin must have the {model.size} numbers of the model, got {len(self.origin)}")
         if self.basis is None:
             return model
         origin, basis = self.origin.to(like), self.basis.to(like)
         if self.statistic.kind == "description":
             if not isinstance(model, Linear):
-                raise DpvalueError("description is for linear and logistic regression")
+                raise DpvalueError("description is for linear and logistic regression, or a head on a trunk")
             return Described(model, origin, basis, self.statistic.distance)
         moved = projected(model, origin, basis)
         return Score(moved) if self.statistic.kind == "score" else moved
@@ -268,19 +288,21 @@ class Job(_Crossing):
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
         table = self.about.table
         header = {
-            **{name: getattr(self, name) for name in ("model_digest", "rounds", "dtype")},
+            **{name: getattr(self, name) for name in ("rounds", "dtype")},
             "about": {
                 **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
                 "table": None if table is None else table[0],
             },
             "statistic": asdict(self.statistic),
             "encoding": encoding_to_json(self.encoding),
-            "model": self.model if isinstance(self.model, str) else "custom",
+            "model": self.model.kind if isinstance(self.model.kind, str) else "custom",
+            "model_digest": self.model.digest,
             "mechanism": asdict(self.mechanism),
             "privacy": asdict(self.privacy),
             "simulation": None if self.simulation is None else asdict(self.simulation),
         }
-        tensors = {"origin": self.origin} if self.basis is None else {"origin": self.origin, "basis": self.basis}
+        public = {"origin": self.origin, "basis": self.basis, "trunk": self.model.trunk}
+        tensors = {name: tensor for name, tensor in public.items() if tensor is not None}
         tensors |= {f"course.{name}": getattr(self.course, name) for name in ("points", "shares", "least")}
         if table is not None:
             tensors |= {f"{_TABLE}{name}": tensor for name, tensor in table[1].items()}
@@ -291,6 +313,9 @@ class Job(_Crossing):
         """Return the job that a file describes."""
         _HEADER("", header)
         mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
+        model = PublicModel(
+            header["model"], header["model_digest"], _floats(tensors, "trunk", 1) if "trunk" in tensors else None
+        )
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         about, least = header["about"], tensors.get("course.least")
         if least is None or least.dim() != 1 or not len(least):
@@ -301,9 +326,10 @@ class Job(_Crossing):
             cls,
             "the job",
             {
-                **{name: part for name, part in header.items() if name != "rounds"},
+                **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
                 "course": Course(header["rounds"], points, shares, least),
                 "about": build(About, "about", {**about, "table": about["table"] and (about["table"], table)}),
+                "model": model,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),

@@ -92,10 +92,11 @@ class Party:
         require_answerable(job, request)
         if job.simulation is not None and (not self.simulation or self.ledger is not None):
             raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
-        rows = self._alone()
         with self.engine.threading():
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
-            behind = Behind(job.build(device), job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            model = job.build(device)  # raises for a job that fits no model, before any row is touched
+            rows = self._alone()
+            behind = Behind(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
             contributions = behind.put(rows, self.engine)
             like = torch.zeros(job.size, dtype=dtype, device=device)
             noise, number = job.noise(self.name)

@@ -21,7 +21,6 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
-from dpvalue.models import Linear
 from dpvalue.planning.choice import Choice, Setting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
@@ -166,8 +165,7 @@ class _Trial:
 
     def refit_game(self, surrogate: Surrogate) -> RefitGame:
         """Return the refit game of a few parties without rows."""
-        at, model = self._at, self._at.model
-        assert isinstance(model, Linear)
+        at, model = self._at, self._choice.head
         few = min(at.n, MOST_PLAYERS_ENUMERATED)
         evaluate = Evaluator(at.public, model, self._engine)
         refitting = Refitting(surrogate, Rows.of(model, at.public), evaluate, at.settings.seed)

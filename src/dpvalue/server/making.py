@@ -14,11 +14,11 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Linear
+from dpvalue.models import Described
 from dpvalue.planning.choice import Choice, Setting, counted_units
 from dpvalue.planning.settings import Settings
 from dpvalue.refit.surrogate import make_surrogate
-from dpvalue.releasing.job import About, Course, Job, Simulation
+from dpvalue.releasing.job import About, Course, Job, PublicModel, Simulation
 from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.valuation.table import Origin, Table
 
@@ -49,7 +49,13 @@ def make_table(
         digest=choice.model.digest(),
         encoding=encoding,
         origin=Origin(
-            choice.schedule, settings.permutations, choice.projection, choice.expected_auc, sizes, choice.surrogate
+            choice.schedule,
+            settings.permutations,
+            choice.projection,
+            choice.expected_auc,
+            sizes,
+            choice.surrogate,
+            choice.trunk,
         ),
         seed=replay_seed_of_rows(rows.numpy()) if choice.spent.simulation else replay_seed(settings.seed),
     )
@@ -82,8 +88,7 @@ def make_job(
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(
         encoding=encoding,
-        model=settings.model,
-        model_digest=at.model.digest(),
+        model=PublicModel(settings.model, at.model.digest(), choice.trunk),
         origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
         basis=None if choice.basis is None else _flushed(choice.basis.vectors),
         mechanism=choice.mechanism,
@@ -109,12 +114,14 @@ def _by_size(at: Setting, choice: Choice) -> tuple[Choice, Ints]:
     """
     if choice.surrogate is None or choice.basis is None:
         return choice, np.zeros(1, dtype=np.int64)
-    assert isinstance(at.model, Linear)
+    assert isinstance(choice.model, Described)
     grown = np.unique(np.rint(_GROWTH ** np.arange(0, np.log(_LARGEST) / np.log(_GROWTH))).astype(np.int64))
     sizes = np.unique(np.concatenate([[0], grown, counted_units(at, choice.mechanism)]))
     noise = choice.mechanism.noise_std(torch.from_numpy(sizes)).numpy()
     whole = choice.mechanism.unit == "party"
-    wide = make_surrogate(at.model, at.public, sizes, noise, at.settings.seed, whole).rounded(at.initial.dtype)
+    wide = make_surrogate(choice.model.linear, at.public, sizes, noise, at.settings.seed, whole).rounded(
+        at.initial.dtype
+    )
     starts = np.flatnonzero(np.concatenate([[True], np.diff(wide.chosen) != 0]))
     wide = replace(wide, chosen=wide.chosen[starts])
     basis = replace(choice.basis, points=wide.weights().to(at.initial)[None])
@@ -130,7 +137,7 @@ def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) ->
     ).parts()
     return (
         {name: part for name, part in header.items() if name != "encoding"},
-        {name: part for name, part in tensors.items() if name not in ("initial", "basis")},
+        {name: part for name, part in tensors.items() if name not in ("initial", "basis", "trunk")},
     )
 
 

@@ -15,7 +15,7 @@ from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.models import Linear
+from dpvalue.planning.agreement import CAN_WORK as CAN_AGREE
 from dpvalue.planning.agreement import Agreement, Made, rehearse
 from dpvalue.planning.choice import Choice, Setting, choose, expected_at, no_laplace, plays_refit
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
@@ -25,6 +25,7 @@ from dpvalue.planning.settings import Given, Settings, read_given, shows_setting
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.refit.surrogate import Surrogate
+from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.costs import Costs, costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
 from dpvalue.server.run import Prepared, open_setting
@@ -89,20 +90,24 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
-    if schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
+    refits = settings.game == "refit"
+    if refits:
+        _require_refit(privacy, auc)
+        schedule = Schedule("replay", rounds=1, probes=1)
+    elif schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
     both = _mechanisms(settings, privacy, releases, n)
     possible = [offered for offered in both.values() if offered is not None]
     if not possible:
         raise no_laplace(settings, privacy)
-    is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None)
+    is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None and not refits)
     spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
     noise = None
     if spent is not None and spent.noise_multiplier is not None:
         noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
-    width = None if is_open else parameters
+    width = None if is_open or refits else parameters
     if fixed is not None:
         width = fixed.m
     elif spent is not None and law_named(spent.law).scalar:
@@ -133,10 +138,8 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     assert privacy is not None
     began = time.perf_counter()
     refits = plays_refit(at)
-    if refits and auc is not None:
-        raise DpvalueError(
-            "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
-        )
+    if refits:
+        _require_refit(privacy, auc)
     rehearsal = None if refits else at.rehearsal()
     choice = choose(at, rehearsal)
     expected: Expectation | Agreement
@@ -176,17 +179,27 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     return replace(made, advice=advice(made, works_at, other_unit))
 
 
+def _require_refit(privacy: Privacy, auc: float | None) -> None:
+    """Raise where the refit game cannot be played at such a budget, or does not answer what is asked."""
+    if auc is not None:
+        raise DpvalueError(
+            "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
+        )
+    if privacy.vector_law is None or privacy.accounting != "composition":
+        raise DpvalueError("game='refit' needs Gaussian noise (delta above 0), and accounting='composition'")
+
+
 def _agreement(at: Setting, choice: Choice, surrogate: Surrogate) -> Agreement:
     """How well values are expected to agree with retraining, and which parties are too small to be judged."""
-    assert isinstance(at.model, Linear)
-    settings = at.settings
+    settings, head = at.settings, choice.head
+    featured = replace(at.public, x=head.inputs(at.public.x)[:, :-1])
     whole = choice.mechanism.unit == "party"
     counted = at.sizes if whole else at.units
     noise = choice.mechanism.noise_std(torch.from_numpy(at.units)).numpy()
     return rehearse(
-        at.model,
-        at.public,
-        Made(counted, noise, whole, tuple(at.public.x.shape[1:])),
+        head.on_features(),
+        featured,
+        Made(counted, noise, whole),
         surrogate,
         settings.engine,
         settings.seed,
@@ -194,21 +207,37 @@ def _agreement(at: Setting, choice: Choice, surrogate: Surrogate) -> Agreement:
 
 
 def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
+    """What to think of the budget: can work, cannot work or cannot tell; then sizes, and parties that are too small."""
     budget = f"epsilon = {planned.epsilon:.4g} per {planned.privacy.unit}"
-    if planned.cannot_work:
-        text = f"{budget} cannot work: values would have little to do with what retraining would say."
-        if planned.privacy.unit == "party":
-            text += " What may work: protecting records (unit='record'), as noise shrinks with a party's size."
-        return text
-    small = len(expected.too_small)
-    if small:
-        largest, everyone = max(expected.too_small), small == planned.sizes.parties
-        who = f"all {small}" if everyone else f"{small} of {planned.sizes.parties}"
-        return (
-            f"{who} parties are too small to be judged at {budget} (up to {largest} {planned.counted}s): their values "
-            f"say little beyond their size{'' if everyone else '; the others are not affected'}."
-        )
-    return f"{budget} can work."
+    sizes = f"sizes alone are expected to have {expected.sizes:.2f}"
+    if planned.cannot_work and expected.is_no_more_than_sizes:
+        said = [f"{budget} cannot work: values would say no more than sizes, which are public ({sizes})."]
+    elif planned.cannot_work:
+        said = [f"{budget} cannot work: values would have little to do with what retraining would say."]
+    else:
+        within = f"{expected.spearman:.2f} ± {2 * expected.error:.2f}"
+        said = [
+            f"{budget} can work."
+            if expected.can_work
+            else f"Whether {budget} can work cannot be told: a rank correlation of {within} may be below {CAN_AGREE}."
+        ]
+        if not expected.is_more_than_sizes:
+            said.append(f"That values say more than sizes do was not shown: {sizes}.")
+    if planned.cannot_work and planned.privacy.unit == "party":
+        said.append("What may work: protecting records (unit='record'), as noise shrinks with a party's size.")
+    if expected.too_small:
+        said.append(_too_small(planned, expected, budget))
+    return " ".join(said)
+
+
+def _too_small(planned: Plan, expected: Agreement, budget: str) -> str:
+    small, largest = len(expected.too_small), max(expected.too_small)
+    everyone = small == planned.sizes.parties
+    who = f"All {small}" if everyone else f"{small} of {planned.sizes.parties}"
+    return (
+        f"{who} parties are too small to be judged at {budget} (up to {largest} {planned.counted}s): their values "
+        f"say little beyond their size{'' if everyone else '; the others are not affected'}."
+    )
 
 
 def _typical(sizes: Ints, units: Ints) -> Sizes:
@@ -223,7 +252,7 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
         count = 1 if law_named(law).scalar else releases
-        if not law_named(law).scalar or (one_release and not many):
+        if not law_named(law).scalar or (one_release and not many and settings.game != "refit"):
             possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return possible
 

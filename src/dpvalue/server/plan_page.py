@@ -175,6 +175,8 @@ class Plan:
     def cannot_work(self) -> bool:
         """Whether the budget cannot work, for sure: even two standard errors above what is expected is below 0.6.
 
+        Of the refit game it is the rank correlation with retraining that is below 0.3, or no better than that of sizes.
+
         Of parties protected as a whole the ceiling may rule it out too, with or without a utility. Where the public
         rows are too few to tell, and the ceiling does not, it is False.
         """
@@ -190,6 +192,8 @@ class Plan:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
         inside = "" if unit == "party" else f" of {sizes.units} {unit}s each"
         lines = [f"{sizes.parties} parties{inside}; {self._releases()}"]
+        if self.prepared is not None and self.prepared.choice.lacking:
+            lines.append(f"steps, as the refit game {self.prepared.choice.lacking}")
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
         lines.append(
@@ -239,7 +243,8 @@ class Plan:
     def _agreement(self, expected: Agreement) -> str:
         text = (
             f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g}, by "
-            f"rehearsal on made-up parties of public rows; released: {self.projection}"
+            f"rehearsal on made-up parties of public rows (sizes alone {expected.sizes:.2f}); released: "
+            f"{self.projection}"
         )
         if expected.scaled < 0.95:
             text += (

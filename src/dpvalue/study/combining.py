@@ -112,7 +112,8 @@ def _blank(job: Job) -> Table:
     if job.about.table is None:
         raise DpvalueError("the job holds no table to put releases into")
     header, tensors = job.about.table
-    whole = {**tensors, "initial": job.origin} | ({} if job.basis is None else {"basis": job.basis})
-    model = None if isinstance(job.model, str) else job.model
+    own = {"initial": job.origin, "basis": job.basis, "trunk": job.model.trunk}
+    whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}
+    model = None if isinstance(job.model.kind, str) else job.model.kind
     written = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as a file would hold it
     return table_of_parts(written, whole, "the job's table", model)

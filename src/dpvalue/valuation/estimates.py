@@ -100,8 +100,10 @@ class Estimator:
         naive = self._samples.variance_of_mean()
         variance = naive if self._total is None else self._batches.variance_of_mean()
         counts = self._weighted_counts
+        # Banzhaf's weights underflow far from the middle: a marginal there adds nothing, and is one all the same.
+        seen = counts if self._single else self._samples.count
         return Estimate(
-            values=np.where(counts > 0, self._samples.mean, np.nan),
+            values=np.where(seen > 0, self._samples.mean, np.nan),
             std_errors=np.sqrt(variance),
             counts=counts.copy(),
             sample_variances=naive,

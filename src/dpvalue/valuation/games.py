@@ -236,4 +236,6 @@ def _accuracy(estimate: Estimate, tolerance: float | None) -> int:
     if tolerance is None:
         return 0
     error, wanted = float(np.max(estimate.std_errors)), tolerance * float(np.std(estimate.values))
-    return 100 if error <= wanted else min(99, int(100 * wanted / error)) if np.isfinite(error) else 0
+    if not np.isfinite(error + wanted):
+        return 0
+    return 100 if error <= wanted else min(99, int(100 * wanted / error))

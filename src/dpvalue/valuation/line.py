@@ -4,9 +4,9 @@ f is tabulated once, to a stated accuracy; for accuracy as utility of a linear m
 the line each public row is classified rightly (an interval: a half-line for each other class). A walk is then a
 cumulative sum and a look-up.
 
-Of many parties no sample is needed where f is smooth. A semivalue is an expectation over a coalition that each of the others joins with
-probability t, where t has a law of the semivalue's own (`Semivalue.joining`), and the sum of a coalition of many is
-normal:
+Of many parties no sample is needed where f is smooth. A semivalue is an expectation over a coalition that each of the
+others joins with probability t, where t has a law of the semivalue's own (`Semivalue.joining`), and the sum of a
+coalition of many is normal:
 
     phi(r) = E_t E_z [f(m + s z + r) - f(m + s z)],    m = t (T - r),    s^2 = t (1 - t) (Q - r^2),
 

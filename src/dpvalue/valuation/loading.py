@@ -75,6 +75,7 @@ def table_of_parts(
             header["expected_auc"],
             tensors["sizes"].numpy(),
             Surrogate.from_tensors(tensors["initial"], tensors["basis"], tensors) if header["surrogate"] else None,
+            tensors.get("trunk"),
         ),
     )
 

@@ -63,6 +63,10 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
         raise DpvalueError("the tensor 'sizes' must hold whole numbers of at least 0")
+    if "trunk" in tensors:
+        _tensor(tensors, "trunk", _FLOATS, (None,))
+        if not header["surrogate"]:
+            raise DpvalueError("a trunk is for the refit game: the table is of another")
     if header["surrogate"]:
         described = Surrogate.from_tensors(initial, tensors["basis"], tensors)
         if len(described.chosen) != n:

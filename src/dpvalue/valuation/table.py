@@ -20,7 +20,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
-from dpvalue.models import Linear, Model, ModelFactory, build_model, projected
+from dpvalue.models import Linear, Model, ModelFactory, build_model, head_on_trunk, projected
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
 from dpvalue.refit.fits import Rows
@@ -55,6 +55,7 @@ class Origin:
         expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
         sizes: the public number of records of each party (n,); of persons, where these are protected.
         surrogate: the public side of the refit game; None for other games.
+        trunk: of a network whose head is refitted, the public numbers of all that comes before (`models.Headed`).
     """
 
     schedule: Schedule
@@ -63,6 +64,7 @@ class Origin:
     expected_auc: float | None
     sizes: Ints
     surrogate: Surrogate | None = None
+    trunk: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +196,8 @@ class Table:
 
     def _refit_game(self, surrogate: Surrogate, public: PublicSet, engine: Engine) -> RefitGame:
         model = self._whole_model(engine)
-        assert isinstance(model, Linear)
+        if not isinstance(model, Linear):
+            raise DpvalueError("the refit game is for linear and logistic regression, or a network's head on a trunk")
         # Not the table's seed, which a simulation has from its rows: curves are the same for every table of a job.
         refitting = Refitting(surrogate, Rows.of(model, public), Evaluator(public, model, engine), _CURVES)
         return RefitGame(refitting, self.rows.to(engine.torch_device, engine.torch_dtype), self.noise_std, self.sizes)
@@ -218,6 +221,8 @@ class Table:
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
+        if self.origin.trunk is not None:
+            model = head_on_trunk(model, like, self.origin.trunk)
         if self._digest_of(model, like) != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
         if model.size != len(self.initial):
@@ -239,8 +244,9 @@ class Table:
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        origin, surrogate = asdict(replace(self.origin, surrogate=None)), self.origin.surrogate
+        origin, surrogate = asdict(replace(self.origin, surrogate=None, trunk=None)), self.origin.surrogate
         sizes = torch.from_numpy(origin.pop("sizes"))
+        del origin["trunk"]
         header = {name: getattr(self, name) for name in PLAIN} | origin | {"surrogate": surrogate is not None}
         header |= {
             "guarantee": asdict(self.guarantee),
@@ -251,6 +257,8 @@ class Table:
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": noise_std, "sizes": sizes}
         if self.basis is not None:
             tensors["basis"] = self.basis
+        if self.origin.trunk is not None:
+            tensors["trunk"] = self.origin.trunk
         return header, tensors if surrogate is None else tensors | surrogate.tensors()
 
     def __repr__(self) -> str:

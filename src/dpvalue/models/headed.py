@@ -1,0 +1,161 @@
+"""A network of which only the last layer is asked about: a linear model of the features that a public trunk makes.
+
+The trunk is all of a network but its last linear layer, with parameters that come from public rows and stay fixed. What
+is left is logistic or linear regression on its features, which are centred and divided by one number so that they are
+about 1 in size. Whatever works with a linear model then works with the network's head.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from dpvalue.errors import DpvalueError
+from dpvalue.models.base import Model
+from dpvalue.models.linear import Linear
+from dpvalue.models.network import Network
+
+_AT_ONCE = 2**22  # numbers that the layers write
+_FAILURES = (RuntimeError, AttributeError, TypeError, ValueError, IndexError)
+NO_HEAD = "is for linear and logistic regression, and for networks whose last layer is an nn.Linear with a bias"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last layer of a network: its name in the module, and how many numbers it takes and gives."""
+
+    name: str
+    features: int
+    outputs: int
+
+    @property
+    def size(self) -> int:
+        """The number of its parameters."""
+        return (self.features + 1) * self.outputs
+
+
+def find_head(model: Model, example: Tensor) -> Head:
+    """Return the head of a network, found by a look at one public row; raises where there is none.
+
+    It is the one `nn.Linear` whose output is what the network returns, called once, trained, and with a bias. The rest
+    must work row by row without it.
+    """
+    if not isinstance(model, Network):
+        raise DpvalueError(NO_HEAD)
+    module, seen = model.module(model.initial(0)), list[tuple[str, Tensor]]()
+
+    def look(name: str, layer: nn.Module) -> None:
+        layer.register_forward_hook(lambda layer, given, output: seen.append((name, output)))
+
+    for name, layer in module.named_modules():
+        if type(layer) is nn.Linear:
+            look(name, layer)
+    with torch.no_grad():
+        result = module(example[None])
+    last = [name for name, output in seen if output is result]
+    if len(last) != 1 or [name for name, _ in seen].count(last[0]) != 1:
+        raise DpvalueError(NO_HEAD)
+    layer = module.get_submodule(last[0])
+    assert isinstance(layer, nn.Linear)
+    own = {f"{last[0]}.{part}".removeprefix(".") for part in ("weight", "bias")}
+    if layer.bias is None or not own <= set(model.trained):
+        raise DpvalueError(NO_HEAD)
+    head = Head(last[0], layer.in_features, layer.out_features)
+    try:
+        with torch.no_grad():
+            features = _features(_trunk(module, head), example[None])
+            again = nn.functional.linear(features, layer.weight, layer.bias)
+    except _FAILURES:
+        raise DpvalueError(f"{NO_HEAD}; this one does not work row by row without it") from None
+    if features.shape != (1, head.features) or not torch.allclose(again, result, rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise DpvalueError(f"{NO_HEAD}; what this one's is given is not what the layers before it return")
+    return head
+
+
+def _trunk(module: nn.Module, head: Head) -> nn.Module:
+    """The module without its head; the module is changed."""
+    return _with_head(module, head, nn.Identity())
+
+
+def _with_head(module: nn.Module, head: Head, other: nn.Module) -> nn.Module:
+    """The module with another head, in place of its own."""
+    if not head.name:
+        return other
+    parent, _, name = head.name.rpartition(".")
+    setattr(module.get_submodule(parent), name, other)
+    return module
+
+
+def _features(trunk: nn.Module, x: Tensor) -> Tensor:
+    """What a trunk makes of rows, each of them alone: no layer can mix what it is not given together."""
+    features: Tensor = vmap(lambda row: trunk(row[None])[0])(x)
+    return features
+
+
+class Headed(Linear):
+    """The head of a network on a public trunk; parameters are those of a linear model of the trunk's features.
+
+    Formal guarantee: what a row becomes is a function of that row, of the trunk and of nothing else; a row of whose
+    features one is not finite has a gradient that is not finite, which clipping makes zero.
+
+    Args:
+        network: of which the trunk is a part.
+        head: its last layer.
+        trunk: public numbers: the network's parameters, then the centre of the features and their scale.
+    """
+
+    def __init__(self, network: Network, head: Head, trunk: Tensor) -> None:
+        like = network.initial(0)
+        if trunk.dim() != 1 or len(trunk) != network.size + head.features + 1 or not bool(trunk.isfinite().all()):
+            raise DpvalueError(f"trunk must be {network.size + head.features + 1} finite numbers for this model")
+        super().__init__(head.features, head.outputs, network.task, like.dtype, like.device)
+        self.kind, self.trunk = network.kind, trunk
+        self._network, self._head = network, head
+        self._theta, self._centre, self._scale = trunk.to(like).split([network.size, head.features, 1])
+        self._module = _trunk(network.module(self._theta), head)
+
+    @classmethod
+    def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> Headed:
+        """Return the head on the trunk of a network's parameters (size,), with the scale of public rows x."""
+        plain = torch.cat([theta, theta.new_zeros(head.features), theta.new_ones(1)])
+        features = cls(network, head, plain).inputs(x)[:, :-1].to(torch.float64)
+        centre = features.mean(0)
+        scale = (features - centre).square().mean().sqrt()
+        scale = torch.where(scale > 0, scale, 1.0)
+        return cls(network, head, torch.cat([theta, centre.to(theta), scale.to(theta)[None]]).cpu())
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return the features of rows with a column of ones; a few rows at a time, however many there are."""
+        if not len(x):
+            return x.new_zeros(0, self.features + 1)
+        few = max(1, _AT_ONCE // max(self._network.numbers_per_row(), x[0].numel()))
+        with torch.no_grad():
+            features = torch.cat([_features(self._module, rows) for rows in x.split(few)])
+        return super().inputs((features - self._centre) / self._scale)
+
+    def module(self, theta: Tensor) -> nn.Module:
+        """Return the network's module with this head: its weights take features as they are."""
+        module = self._network.module(self._theta)
+        matrix = theta.view(self.width, self.features + 1)
+        linear = nn.Linear(self.features, self.width).to(theta)
+        with torch.no_grad():
+            linear.weight.copy_(matrix[:, :-1] / self._scale)
+            linear.bias.copy_(matrix[:, -1] - linear.weight @ self._centre)
+        return _with_head(module, self._head, linear).requires_grad_(False)
+
+    def digest(self) -> str:
+        """Return a digest of the network and of all numbers of the trunk."""
+        hasher = hashlib.sha256(f"head {self._head} ".encode() + self._network.digest().encode())
+        hasher.update(self.trunk.to(torch.float64).cpu().contiguous().numpy().tobytes())
+        return hasher.hexdigest()
+
+
+def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> Headed:
+    """Return a network's head on the trunk that a job or a file holds; raises where they do not fit together."""
+    head = find_head(model, example)
+    assert isinstance(model, Network)
+    return Headed(model, head, trunk)
