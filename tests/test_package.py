@@ -46,6 +46,17 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
 
 
+def test_import_and_help_load_no_torch() -> None:
+    """They would take a second and more; the names are there all the same."""
+    heavy = "sorted({'torch', 'pandas', 'scipy', 'sklearn', 'matplotlib', 'numpy'} & set(sys.modules))"
+    for what in ("dpvalue", "dpvalue.cli"):
+        done = run(sys.executable, "-c", f"import sys, {what}; print({heavy})")
+        assert done.stdout.strip() == "[]", what
+    assert sorted([*dpv.__all__, "__version__"]) == sorted(dir(dpv))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        dpv.nothing  # noqa: B018
+
+
 def test_the_core_needs_torch_numpy_and_safetensors_only(tmp_path: Path) -> None:
     done = run(sys.executable, "-c", BLOCKED, str(tmp_path / "file"))
     assert done.returncode == 0, done.stderr

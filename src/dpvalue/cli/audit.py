@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpvalue import Privacy
 from dpvalue.cli.common import app, failing_clearly, option, out
 from dpvalue.errors import require_choice
-from dpvalue.planning.settings import Fields
-from dpvalue.streams import require_seed
+
+if TYPE_CHECKING:
+    from dpvalue.planning.settings import Fields
+    from dpvalue.privacy.budget import Privacy
 
 
 @app.command()
@@ -38,11 +39,14 @@ def audit(
     Example: dpvalue audit --mechanism laplace --runs 2000
     """
     with failing_clearly():
+        from sklearn.preprocessing import StandardScaler
+
+        from dpvalue.privacy.budget import Privacy
+        from dpvalue.streams import require_seed
+
         privacy = Privacy(epsilon, delta, unit, neighbours, accounting, mechanism)
         require_choice("attack", attack, ("canaries", "membership"))
         require_seed(seed)
-        from sklearn.preprocessing import StandardScaler
-
         fields: Fields = {
             "schedule": schedule,
             "permutations": permutations,

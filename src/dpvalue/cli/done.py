@@ -9,7 +9,6 @@ from rich.table import Table as Grid
 
 from dpvalue.cli.common import out
 from dpvalue.printable import one_line
-from dpvalue.valuation.payouts import amount
 
 if TYPE_CHECKING:
     from dpvalue.jobs.execute import Done
@@ -37,6 +36,8 @@ def show_done(done: Done, finding: str = "") -> None:
 
 def _grid(done: Done, name: str) -> Grid:
     """The values of a semivalue with their intervals; of many parties the extremes."""
+    from dpvalue.valuation.payouts import amount
+
     grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     frame = done.values.sort_values("rank")
     pay = None if done.record.values is None else done.record.values.pay

@@ -6,7 +6,6 @@ import json as json_text
 from typing import TYPE_CHECKING, Annotated
 
 from dpvalue.cli.common import CHECK_ADVICE, app, failing_clearly, option, out
-from dpvalue.planning.detection import is_useful
 
 if TYPE_CHECKING:
     from dpvalue.server.plan_page import Plan
@@ -108,6 +107,8 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
 
 
 def _limit(number: float | int | str | None) -> str:
+    from dpvalue.planning.detection import is_useful
+
     return "none" if number is not None and not is_useful(float(number)) else _cell(number)
 
 

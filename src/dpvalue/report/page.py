@@ -17,6 +17,7 @@ from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
 from dpvalue.report.text import safe
 from dpvalue.valuation.additive import ADDITIVE
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
 from dpvalue.valuation.intervals import MOST_NAMED
 from dpvalue.valuation.payouts import amount
 
@@ -62,7 +63,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 <body>
 <main>
 <h1>{safe(title)}</h1>
-<p class="soft">{safe(_summary(record, record.values))}</p>
+<p class="soft">{safe(_summary(record, record.values, len(values)))}</p>
 {"".join(section for section in sections if section)}
 </main>
 <script type="application/json" id="rows">{table_data(values, columns)}</script>
@@ -73,9 +74,13 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 """
 
 
-def _summary(record: Record, values: Valued) -> str:
+def _summary(record: Record, values: Valued, parties: int) -> str:
     walked = f"{values.walks} permutations" if values.walks else "exact"
-    walked += f". Each party {values.game}" if values.game else "" if values.walks else ", all coalitions"
+    if values.game:
+        walked += f". Each party {values.game}"
+    elif not values.walks:
+        few = parties <= MOST_PLAYERS_ENUMERATED
+        walked = "exact, all coalitions" if few else "expectations over all coalitions, nothing sampled"
     return (
         f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}), judged on "
         f"{values.public_rows} public rows: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
