@@ -16,6 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats
+from dpvalue.refit.curves import learning_curves
 from dpvalue.valuation import refit as refit_module
 from dpvalue.valuation.games import enumerate_values
 from dpvalue.valuation.refit import RefitGame
@@ -165,7 +166,7 @@ def test_a_copy_falls_as_it_does_under_retraining() -> None:
 def test_learning_curves_are_measured_once_for_values_and_intervals() -> None:
     (X, y), public = classification(60, test=60)
     given: dict[str, Any] = {"noise": "fast", "progress": False, "engine": ENGINE, "game": "refit"}
-    with mock.patch.object(refit_module, "learning_curves", wraps=refit_module.learning_curves) as measured:
+    with mock.patch.object(refit_module, "learning_curves", wraps=learning_curves) as measured:
         privacy = dpv.Privacy(2.0, unit="record")
         result = dpv.value((X, y), public, groups=np.repeat(list("abc"), 20), privacy=privacy, **given)
         before = measured.call_count
