@@ -20,6 +20,7 @@ from dpvalue.models.lone import lone_gradients, lone_inputs
 from dpvalue.planning.choice import choose, plays_refit
 from dpvalue.refit.curves import learning_curves
 from dpvalue.refit.fits import Rows, fit, fit_many
+from dpvalue.refit.reading import read
 from dpvalue.refit.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.party import Behind
@@ -134,6 +135,37 @@ def test_a_refit_solves_the_problem_that_it_states(task: str) -> None:
     assert float(beside.norm(dim=1).min()) > 1e-2
     again = refitting.fitted(slopes.flip(0), theta.flip(0).roll(1, 0))  # from anywhere
     torch.testing.assert_close(again.flip(0), theta, atol=2e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_what_a_penalty_of_parameters_costs_is_that_of_retrained_models(task: str) -> None:
+    """A coalition of records like public ones is worth what retraining on as many is, penalty and all."""
+    model, public, surrogate = surrogate_of(task)
+    public, rows = replace(public, l2=0.5), Rows.of(model, public)
+    refitting = Refitting(surrogate, rows, Evaluator(public, model, ENGINE), 0)
+    worth = float(refitting.evaluate(refitting.fitted(surrogate.clean[None].to(rows.x))))
+    few, none, one = np.array([30.0]), np.zeros(1), np.ones(1)
+    said = worth + refitting.correction(few, none, one)[0]
+    assert said == pytest.approx(-learning_curves(rows, 0, 0.5)(few, none, one)[0], abs=1e-4)
+    assert said < -learning_curves(rows, 0)(few, none, one)[0] - 1e-3
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_party_that_is_off_is_read_as_far_off_as_it_is(task: str) -> None:
+    """Directions that weigh less in a description are not read as less."""
+    _, _, surrogate = surrogate_of(task, units=(4000,), noise=(0.0,))
+    window = surrogate.window(0)
+    assert window.profile[0] == 1
+    where = 1 + int(window.planted[1:].argmax())  # a direction in which parties may be off
+    assert window.profile[where] < 1
+    away = 3 * float((window.planted + window.spread[:-2] / surrogate.public)[where].sqrt() / window.profile[where])
+    weighed = window.centre.clone()
+    weighed[where] += away * window.profile[where]
+    row = torch.zeros(surrogate.size, dtype=torch.float64)
+    row[: window.count], row[-2:] = weighed[:-2], weighed[-2:]
+    found = read(surrogate, 0, row / window.norm, 0.0, 4000, task == "numbers").gradient - surrogate.clean
+    expected = away * surrogate.lift[where]
+    assert float((found @ expected) / expected.square().sum()) == pytest.approx(1, abs=0.25)
 
 
 @pytest.mark.parametrize("task", TASKS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats
+from dpvalue.refit.curves import learning_curves
+from dpvalue.valuation import refit as refit_module
 from dpvalue.valuation.games import enumerate_values
 from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import semivalue
@@ -164,6 +167,17 @@ def test_a_copy_falls_as_it_does_under_retraining() -> None:
         alone, both = (valued(which, public, epsilon).values["shapley"] for which in (few, copied))
         assert both[0] / alone[0] == pytest.approx(kept, abs=0.08)
         assert both[4] == pytest.approx(both[0], rel=0.1)
+
+
+def test_learning_curves_are_measured_once_for_values_and_intervals() -> None:
+    (X, y), public = classification(60, test=60)
+    given: dict[str, Any] = {"noise": "fast", "progress": False, "engine": ENGINE, "game": "refit"}
+    with mock.patch.object(refit_module, "learning_curves", wraps=learning_curves) as measured:
+        privacy = dpv.Privacy(2.0, unit="record")
+        result = dpv.value((X, y), public, groups=np.repeat(list("abc"), 20), privacy=privacy, **given)
+        before = measured.call_count
+        result.intervals("shapley", draws=2)
+    assert before == measured.call_count == 1
 
 
 def test_nobody_is_worth_the_model_of_zeros_and_shapley_adds_up() -> None:

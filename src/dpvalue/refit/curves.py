@@ -26,7 +26,7 @@ _LAST = 4  # of the sizes, from which the curve goes on
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Mean losses on rows that were not trained on.
+    """Mean losses on rows that were not trained on, with the utility's penalty of parameters.
 
     Attributes:
         sizes: numbers of records (s,).
@@ -62,8 +62,8 @@ class Curves:
         return np.asarray(mixed + (curves[-1] - curves[0]) * np.log(np.maximum(copies, 1)) / log(_COPIES))
 
 
-def learning_curves(rows: Rows, seed: int) -> Curves:
-    """Return the learning curves of public rows."""
+def learning_curves(rows: Rows, seed: int, l2: float = 0.0) -> Curves:
+    """Return the learning curves of public rows, for a utility that subtracts l2 |theta|^2."""
     generator, count = stream(seed, Purpose.LEARNING_CURVES), len(rows.x)
     sizes = np.unique(np.geomspace(min(_LEAST, count // 2), max(0.8 * count, 1), _SIZES).astype(int))
     losses = []
@@ -83,7 +83,7 @@ def learning_curves(rows: Rows, seed: int) -> Curves:
         counted = torch.stack(weights).to(rows.x)
         theta = fit_many(rows, counted, torch.stack(labels))
         left = (counted == 0).to(rows.x)
-        means = (rows.losses(rows.outputs(theta)) * left).sum(1) / left.sum(1)
+        means = (rows.losses(rows.outputs(theta)) * left).sum(1) / left.sum(1) + l2 * theta.square().sum(1)
         losses.append(means.reshape(len(sizes), _REPEATS).mean(1).cpu().numpy())
     table = np.array(losses)
     nothing = float(rows.mean_loss(rows.x.new_zeros(rows.size)))

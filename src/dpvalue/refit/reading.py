@@ -120,7 +120,8 @@ def read(
         special_part = torch.zeros(k, dtype=torch.float64)
     kept = (posterior * systematic / total * rest).sum(0)
     meaningless = float((posterior * phi).sum())
-    gradient = surrogate.clean + meaningless * surrogate.noise + (kept + special_part) @ surrogate.lift[:k]
+    beyond = (kept + special_part) / window.profile @ surrogate.lift[:k]
+    gradient = surrogate.clean + meaningless * surrogate.noise + beyond
     return Reading(
         units=units * share,
         copies=float((posterior * copies.log()).sum().exp()),

@@ -6,8 +6,9 @@ clean       u0, the mean whitened gradient of public rows at models that did not
 noise       u1, the same for labels that have nothing to do with features
 directions  the way from u0 to u1, then the leading singular directions of made-up parties (`planted`), each scaled
             to length 1, so that none is heard more for being further off
-windows     for a party of M units: how many directions, and how long a description may be. Of all windows the one
-            through which made-up parties show the most bits: sum over directions of q log(1 + d / (h / M + noise)),
+windows     for a party of M units: how many directions, how much less all but the first weigh, so that the way to
+            meaningless labels is heard best, and how long a description may be. Of all windows the one through
+            which made-up parties show the most bits: sum over directions of q log(1 + d / (h / M + noise)),
             d being what a made-up party is off, h / M what chance would be, q how much the loss feels it.
 """
 
@@ -37,12 +38,14 @@ LARGEST_MODEL = 2000
 """Parameters of a model: more would take minutes (the curvature is a square of them)."""
 _FOLDS = 5
 LEAST_PUBLIC = 4 * _FOLDS
+_ROWS = 6  # numbers, and vectors of a window in a file
 _PARTIES, _RECORDS = 150, 200
 _COUNTS = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28, 40)
 _LENGTHS = (0.7, 1.0, 1.5)  # of the 95% quantile of public descriptions
+_REST = (0.6, 0.35)  # what all directions but the first are multiplied by
 _QUANTILE = 0.95
 _LEAST = 1e-6  # where public rows fit to the last digit, nothing has a length
-_PRESENCE, _DISTANCE = 0.33, 0.5  # how much of a description's length these two may have
+_PRESENCE, _DISTANCE = 0.33, 2.0  # how much of a description's length these two may have
 _SURE = 3.0  # a made-up party is off by what is beyond three times the variance of its mean
 
 
@@ -58,6 +61,7 @@ class Window:
         noise: what labels without meaning add to it (count + 2,).
         planted: the mean square of what made-up parties are off in each direction, beyond that (count,).
         spread: the variances of the clipped descriptions of public units (count + 2,).
+        profile: what each direction is multiplied by, the first by 1 (count,).
     """
 
     count: int
@@ -67,11 +71,12 @@ class Window:
     noise: Tensor
     planted: Tensor
     spread: Tensor
+    profile: Tensor
 
     def weights(self, directions: int) -> Tensor:
         """Return what each number of a description is multiplied by before it is clipped to 1 (directions + 2,)."""
         weights = torch.zeros(directions + BESIDES, dtype=torch.float64)
-        weights[: self.count] = 1.0
+        weights[: self.count] = self.profile
         weights[-2], weights[-1] = _PRESENCE * self.scale, _DISTANCE * self.scale
         return weights / self.norm
 
@@ -128,10 +133,11 @@ class Surrogate:
     def tensors(self) -> dict[str, Tensor]:
         """Return it as tensors for a file, without what a table has anyway (origin and vectors)."""
         plain = {name: getattr(self, name) for name in ("lift", "clean", "noise")}
-        padded = torch.zeros(len(self.windows), 5, self.size, dtype=torch.float64)
+        padded = torch.zeros(len(self.windows), _ROWS, self.size, dtype=torch.float64)
         for row, window in zip(padded, self.windows, strict=True):
             row[0, :3] = torch.tensor([window.count, window.norm, window.scale], dtype=torch.float64)
-            for place, vector in enumerate((window.centre, window.noise, window.planted, window.spread), start=1):
+            vectors = (window.centre, window.noise, window.planted, window.spread, window.profile)
+            for place, vector in enumerate(vectors, start=1):
                 row[place, : len(vector)] = vector
         numbers = torch.tensor([self.distance, self.public], dtype=torch.float64)
         plain |= {"numbers": numbers, "windows": padded, "chosen": torch.from_numpy(self.chosen)}
@@ -148,7 +154,7 @@ class Surrogate:
             "clean": (size,),
             "noise": (size,),
             "numbers": (2,),
-            "windows": (max(used, 1), 5, directions + BESIDES),
+            "windows": (max(used, 1), _ROWS, directions + BESIDES),
         }
         for name, shape in shapes.items():
             if name not in parts or parts[name].shape != shape or parts[name].dtype != torch.float64:
@@ -164,17 +170,19 @@ class Surrogate:
         if int(chosen.min()) < 0 or int(chosen.max()) >= len(stored):
             raise DpvalueError("the tensor 'refit.chosen' must name windows that are there")
         windows = []
-        for first, centre, noise, planted, spread in stored:
+        for first, centre, noise, planted, spread, profile in stored:
             count = int(first[0])
             if count != float(first[0]) or not 1 <= count <= directions or not bool((first[1:3] > 0).all()):
                 raise DpvalueError("the tensor 'refit.windows' holds no windows")
             numbers = count + BESIDES
             if bool((planted[:count] < 0).any()) or bool((spread[:numbers] < 0).any()):
                 raise DpvalueError("the tensor 'refit.windows' must have no negative variances")
+            if not bool((profile[:count] > 0).all()):
+                raise DpvalueError("the tensor 'refit.windows' must have positive weights of directions")
             windows.append(
                 Window(
                     count, float(first[1]), float(first[2]),
-                    centre[:numbers], noise[:numbers], planted[:count], spread[:numbers],
+                    centre[:numbers], noise[:numbers], planted[:count], spread[:numbers], profile[:count],
                 )
             )  # fmt: skip
         return cls(
@@ -299,42 +307,53 @@ class _Maker:
         whitened, distance = self.public
         public = whitened @ directions
         bounded = along.mean(1) if self.whole else public  # what is clipped: means of parties, or units
-        quantiles = bounded.square().cumsum(1).sqrt().quantile(_QUANTILE, dim=0)
         shuffled = self.rows.y[self.generator.permutation(len(public))]
         meaningless = Rows(self.rows.x, shuffled, self.rows.regression)
         noisy, residuals = self.held_out(meaningless, self.fold)
         noisy, off = noisy @ directions, self._off(residuals.square().sum(1))
         made = []
-        for count in sorted({min(count, directions.shape[1]) for count in _COUNTS}):
+        for profile in self._profiles(directions):
+            count = len(profile)
+            longest = (bounded[:, :count] * profile).norm(dim=1).quantile(_QUANTILE)
             for length in _LENGTHS:
-                scale = max(float(quantiles[count - 1]) * length, _LEAST)
+                scale = max(float(longest) * length, _LEAST)
                 norm = scale * (1 + _PRESENCE**2 + (_DISTANCE * float(distance.mean())) ** 2) ** 0.5
-                clip = _Clip(count, scale, norm, self.whole)
+                clip = _Clip(profile, scale, norm, self.whole)
                 clean = clip(public, distance)
                 centre = clean.mean(0)
                 added = clip(noisy, off).mean(0) - centre
                 parties = clip(along, distances)
                 means, chance = parties.mean(1) - centre, parties.var(1) / parties.shape[1]
                 share = (means @ added / added.square().sum().clamp_min(1e-12)).clamp(0, 1.5)[:, None]
-                beyond = ((means - share * added).square() - chance)[:, :count].clamp_min(0)
-                window = Window(count, norm, scale, centre.cpu(), added.cpu(), beyond.mean(0).cpu(), clean.var(0).cpu())
+                beyond = ((means - share * added).square() - chance)[:, :count].clamp_min(0).mean(0)
+                vectors = (part.cpu() for part in (centre, added, beyond, clean.var(0), profile))
+                window = Window(count, norm, scale, *vectors)
                 made.append((window, (means.square() - _SURE * chance)[:, :count].clamp_min(0).cpu()))
         return made
 
+    @staticmethod
+    def _profiles(directions: Tensor) -> Iterator[Tensor]:
+        """What directions may be multiplied by: the first by 1, as many others as there are windows by less."""
+        for count in sorted({min(count, directions.shape[1]) for count in _COUNTS}):
+            for rest in _REST[: 1 if count == 1 else None]:
+                profile = torch.full((count,), rest).to(directions)
+                profile[0] = 1.0
+                yield profile
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class _Clip:
     """Descriptions of units as they are clipped, in one window."""
 
-    count: int
+    profile: Tensor
     scale: float
     norm: float
     whole: bool
 
     def __call__(self, along: Tensor, distance: Tensor) -> Tensor:
         presence = torch.full_like(distance, _PRESENCE * self.scale)
-        parts = [along[..., : self.count], presence.unsqueeze(-1), (_DISTANCE * self.scale * distance).unsqueeze(-1)]
-        full = torch.cat(parts, dim=-1)
+        weighed, distance = along[..., : len(self.profile)] * self.profile, _DISTANCE * self.scale * distance
+        full = torch.cat([weighed, presence.unsqueeze(-1), distance.unsqueeze(-1)], dim=-1)
         if self.whole:
             return full
         return FLAT.clip(full, self.norm)

@@ -48,7 +48,7 @@ class Refitting:
     def __init__(self, surrogate: Surrogate, rows: Rows, evaluate: Evaluator, seed: int) -> None:
         self.surrogate, self.evaluate = surrogate, evaluate
         is_loss = not callable(evaluate.public.metric) and evaluate.public.metric in LOSSES
-        self._curves: Curves | None = learning_curves(rows, seed) if is_loss else None
+        self._curves: Curves | None = learning_curves(rows, seed, evaluate.public.l2) if is_loss else None
         origin = surrogate.origin.to(rows.x)
         values, vectors = torch.linalg.eigh(rows.curvature(origin))
         like = evaluate.public.x  # coalitions are many: they are fitted in the precision of the engine
@@ -57,7 +57,8 @@ class Refitting:
         self._vectors, self._inverse = vectors.to(like), (1 / (values.clamp_min(0) + RIDGE)).to(like)
         way = torch.from_numpy(_WAY).to(rows.x)[:, None] * surrogate.noise.to(rows.x)
         fitted = self.fitted((surrogate.clean.to(rows.x) + way).to(like))
-        self._way = rows.mean_loss(fitted.to(rows.x)).cpu().numpy()
+        losses = rows.mean_loss(fitted.to(rows.x)) + evaluate.public.l2 * fitted.to(rows.x).square().sum(1)
+        self._way = losses.cpu().numpy()
 
     def fitted(self, gradients: Tensor, start: Tensor | None = None) -> Tensor:
         """Return the models (c, d) of coalitions with these mean gradients (c, d) at the public model.

@@ -48,6 +48,7 @@ class Result:
         converged: whether a replay met its tolerance; None for the other schedules.
         utility: the public utility of the run; None after loading, as files hold no rows.
         engine: where the run was computed.
+        played: the game that was valued, for intervals to play again; None to make it from the table.
     """
 
     table: Table
@@ -57,6 +58,7 @@ class Result:
     converged: bool | None
     utility: Utility | None = field(repr=False)
     engine: Engine = field(repr=False)
+    played: TableGame | AdditiveGame | RefitGame | None = field(default=None, repr=False)
 
     @property
     def values(self) -> dict[str, Floats]:
@@ -200,6 +202,8 @@ class Result:
 
     @cached_property
     def _own_game(self) -> TableGame | AdditiveGame | RefitGame:
+        if self.played is not None:
+            return self.played
         if self.utility is None:
             raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
         return self.table.game(self.utility, self.engine)

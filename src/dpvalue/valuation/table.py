@@ -178,9 +178,10 @@ class Table:
         engine = engine or Local()
         public_utility = as_utility(utility, target)
         with engine.threading(), reporting(progress) as tell:
-            valued = estimate_values(self.game(public_utility, engine), kinds, permutations, tolerance, seed, tell)
+            game = self.game(public_utility, engine)
+            valued = estimate_values(game, kinds, permutations, tolerance, seed, tell)
         warn_if_not_finite(valued.estimates)
-        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine)
+        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine, game)
 
     def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame | RefitGame:
         """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
