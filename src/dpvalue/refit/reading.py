@@ -14,7 +14,7 @@ is known on average from learning curves (`curves`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -71,16 +71,42 @@ def _prior(values: Tensor, none: Tensor, others: Tensor) -> Tensor:
     return torch.where(none, _NONE, (1 - _NONE) * others / weights.sum()).log()
 
 
-def read(
-    surrogate: Surrogate,
-    party: int,
-    row: Tensor,
-    std: float,
-    units: int,
-    regression: bool,
-    generator: np.random.Generator | None = None,
-) -> Reading:
-    """Return what a party's release says of its data: on average, or one draw of what it may be.
+@dataclass(frozen=True, eq=False)
+class _Weighed:
+    """A release beside every combination of the grid.
+
+    Attributes:
+        window: what the party was asked.
+        share: of its units that are valid.
+        variance: of the noise, in the mean over valid units.
+        posterior: how likely each combination is (c, 1).
+        rest: what phi leaves of the deviation (c, k).
+        systematic: the variance of what is special to the party (c, k).
+        chance: the variance of what chance does (c, k).
+        expected: the distance that a combination makes expect (c, 1).
+        distance: how far off that the release is (c, 1).
+        spread: the variance of the distance without the noise (c, 1).
+    """
+
+    window: Window
+    share: float
+    variance: float
+    posterior: Tensor
+    rest: Tensor
+    systematic: Tensor
+    chance: Tensor
+    expected: Tensor
+    distance: Tensor
+    spread: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        """The variance of the deviation, noise included (c, k)."""
+        return self.systematic + self.chance + self.variance + 1e-12
+
+
+def read(surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool) -> Reading:
+    """Return what a party's release says of its data, on average.
 
     Args:
         surrogate: what was asked.
@@ -89,46 +115,84 @@ def read(
         std: the noise in it.
         units: its public number of units.
         regression: whether labels are numbers.
-        generator: draws what the data may be, by its likelihood; None for the average.
     """
+    weighed = _weigh(surrogate, party, row, std, units, regression)
+    if weighed is None:
+        return Reading(0.0, 1.0, 0.0, 1.0, surrogate.clean)
+    _, copies, phi, rho, _ = _grid(regression)
+    window, posterior = weighed.window, weighed.posterior
+    kept = (posterior * weighed.systematic / weighed.total * weighed.rest).sum(0)
+    meaningless = float((posterior * phi).sum())
+    beyond = kept / window.profile @ surrogate.lift[: window.count]
+    return Reading(
+        units=units * weighed.share,
+        copies=float((posterior * copies.log()).sum().exp()),
+        meaningless=meaningless,
+        further_off=float((posterior * rho.log()).sum().exp()),
+        gradient=surrogate.clean + meaningless * surrogate.noise + beyond,
+    )
+
+
+def without_noise(
+    surrogate: Surrogate,
+    party: int,
+    row: Tensor,
+    std: float,
+    units: int,
+    regression: bool,
+    generator: np.random.Generator,
+) -> Tensor:
+    """Return a draw of what a party would have released without noise, given what it has; arguments as in `read`."""
+    weighed = _weigh(surrogate, party, row, std, units, regression)
+    if weighed is None:
+        return torch.zeros_like(row)
+    phi = _grid(regression)[2]
+    window, k = weighed.window, weighed.window.count
+    at = int(generator.choice(len(weighed.posterior), p=weighed.posterior[:, 0].numpy()))
+    own = weighed.systematic[at] + weighed.chance[at]
+    drawn = torch.from_numpy(generator.standard_normal(k + 1))
+    deviation = own / weighed.total[at] * weighed.rest[at]
+    deviation = deviation + (own * weighed.variance / weighed.total[at]).clamp_min(0).sqrt() * drawn[:k]
+    blur = weighed.spread[at] + weighed.variance
+    off = weighed.spread[at] / blur * weighed.distance[at]
+    off = off + (weighed.spread[at] * weighed.variance / blur).clamp_min(0).sqrt() * drawn[k:]
+    made = row.new_zeros(len(row), dtype=torch.float64)
+    made[:k] = window.centre[:k] + phi[at] * window.noise[:k] + deviation
+    made[-2] = float(window.centre[-2])
+    made[-1] = float(weighed.expected[at] + off)
+    return (weighed.share / window.norm * made).to(row)
+
+
+def _weigh(surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool) -> _Weighed | None:
+    """A release beside the grid; None where most likely no unit is valid."""
     window = surrogate.window(party)
     k, row = window.count, row.to("cpu", torch.float64) * window.norm
     release, variance = torch.cat([row[:k], row[-2:]]), (std * window.norm) ** 2
     share = _valid_share(window, float(release[k]), variance)
     if share == 0 or units == 0:
-        return Reading(0.0, 1.0, 0.0, 1.0, surrogate.clean)
+        return None
     release, variance = release / share, variance / share**2
     special, copies, phi, rho, prior = _grid(regression)
     off, added = release - window.centre, window.noise
     further = (1 + phi * (added[-1] / window.centre[-1].clamp_min(1e-9))) * rho
     chance = window.spread * (copies * further / (units * share) + 1 / surrogate.public)
-    systematic = special * window.planted
-    total = systematic + chance[:, :k] + variance + 1e-12
-    rest = off[:k] - phi * added[:k]
-    distance = off[-1] + window.centre[-1] * (1 - further)
-    blur = chance[:, -1:] + variance + 1e-10 + special * added[-1] ** 2 * 0.02
-    likelihood = -0.5 * (rest.square() / total + total.log()).sum(1)
-    likelihood = likelihood - 0.5 * (distance.square() / blur + blur.log())[:, 0] + prior
-    posterior = torch.softmax(likelihood, 0)[:, None]
-    if generator is not None:
-        drawn = int(generator.choice(len(posterior), p=posterior[:, 0].numpy()))
-        posterior = torch.zeros_like(posterior)
-        posterior[drawn] = 1.0
-        left = systematic[drawn] * (1 - systematic[drawn] / total[drawn])
-        special_part = torch.from_numpy(generator.standard_normal(k)) * left.clamp_min(0).sqrt()
-    else:
-        special_part = torch.zeros(k, dtype=torch.float64)
-    kept = (posterior * systematic / total * rest).sum(0)
-    meaningless = float((posterior * phi).sum())
-    beyond = (kept + special_part) / window.profile @ surrogate.lift[:k]
-    gradient = surrogate.clean + meaningless * surrogate.noise + beyond
-    return Reading(
-        units=units * share,
-        copies=float((posterior * copies.log()).sum().exp()),
-        meaningless=meaningless,
-        further_off=float((posterior * rho.log()).sum().exp()),
-        gradient=gradient,
+    expected = window.centre[-1] * further
+    weighed = _Weighed(
+        window=window,
+        share=share,
+        variance=variance,
+        posterior=torch.ones_like(prior),
+        rest=off[:k] - phi * added[:k],
+        systematic=special * window.planted,
+        chance=chance[:, :k],
+        expected=expected,
+        distance=release[-1] - expected,
+        spread=chance[:, -1:] + 1e-10 + special * added[-1] ** 2 * 0.02,
     )
+    blur = weighed.spread + variance
+    likelihood = -0.5 * (weighed.rest.square() / weighed.total + weighed.total.log()).sum(1)
+    likelihood = likelihood - 0.5 * (weighed.distance.square() / blur + blur.log())[:, 0] + prior
+    return replace(weighed, posterior=torch.softmax(likelihood, 0)[:, None])
 
 
 def _valid_share(window: Window, presence: float, variance: float) -> float:

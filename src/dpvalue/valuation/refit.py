@@ -16,6 +16,8 @@ Utilities other than a loss have no curves: there v(S) is V(theta_S).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.refit.curves import Curves, learning_curves
 from dpvalue.refit.fits import Rows
-from dpvalue.refit.reading import Reading, read
+from dpvalue.refit.reading import Reading, read, without_noise
 from dpvalue.refit.surrogate import RIDGE, Surrogate
 from dpvalue.valuation.games import Game
 
@@ -145,21 +147,19 @@ class RefitGame(Game):
         self._near, self._known = near, (b"", torch.empty(0))
         self.refitting, self.rows, self.n = refitting, rows, len(rows)
         self._noise_std, self._units = noise_std, units
-        self.readings = self._read(None)
+        self.readings: list[Reading] = [read(*given) for given in self._given()]
 
-    def _read(self, generator: np.random.Generator | None) -> list[Reading]:
+    def _given(self) -> Iterator[tuple[Surrogate, int, Tensor, float, int, bool]]:
+        """What is known of each party's release."""
         surrogate, regression = self.refitting.surrogate, self.refitting.rows.regression
-        given = zip(self.rows.cpu(), self._noise_std.tolist(), self._units.tolist(), strict=True)
-        return [
-            read(surrogate, party, row, std, size, regression, generator)
-            for party, (row, std, size) in enumerate(given)
-        ]
+        known = zip(self.rows.cpu(), self._noise_std.tolist(), self._units.tolist(), strict=True)
+        for party, (row, std, size) in enumerate(known):
+            yield surrogate, party, row, std, size, regression
 
     def drawn(self, generator: np.random.Generator) -> RefitGame:
-        """Return the game of parties whose data is one draw of what it may be, given their releases."""
-        game = self.with_rows(self.rows)
-        game.readings = self._read(generator)
-        return game
+        """Return the game of what parties would have released without noise: one draw, given what they have."""
+        rows = torch.stack([without_noise(*given, generator) for given in self._given()])
+        return RefitGame(self.refitting, rows.to(self.rows), np.zeros(self.n), self._units, self)
 
     def with_rows(self, rows: Tensor) -> RefitGame:
         """Return the game of another table of the same parties."""
