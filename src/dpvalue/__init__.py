@@ -17,6 +17,7 @@ from dpvalue.releasing.party import Party
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server import baselines
+from dpvalue.server.learning import Learned, federated
 from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.value import release, value
@@ -31,9 +32,9 @@ from dpvalue.valuation.verdict import Verdict
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local",
+    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Learned", "Ledger", "Local",
     "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
     "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
-    "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release", "semivalue",
-    "tasks", "value",
+    "detection", "diagnostics", "federated", "games", "load", "membership_attack", "plan", "privacy", "release",
+    "semivalue", "tasks", "value",
 ]  # fmt: skip
