@@ -103,11 +103,7 @@ class Learning:
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)
-        if not self.schedule.learns:
-            raise DpvalueError(
-                "federated learning takes the schedules 'independent', 'running-mean' and 'decaying', no blocks and no "
-                f"fresh starts; got {str(self.schedule)!r}"
-            )
+        _require_learns(self.schedule)
         self.schedule.first_valued(self.rounds)
 
     def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
@@ -176,6 +172,14 @@ class Learning:
         return torch.cat(found).cpu().numpy()
 
 
+def _require_learns(schedule: Schedule) -> None:
+    if not schedule.learns:
+        raise DpvalueError(
+            "federated learning takes the schedules 'independent', 'running-mean' and 'decaying', no blocks and no "
+            f"fresh starts; got {str(schedule)!r}"
+        )
+
+
 @shows_settings(Given, schedule=PAPER)
 def federated(
     parties: Any,
@@ -228,8 +232,9 @@ def federated(
 def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> Prepared:
     """Decide every setting from public things, as `prepare` does; `Prepared.job` is then what parties are asked."""
     require_count("rounds", rounds)
-    rate = settings.learning_rate
-    asked = replace(settings, schedule=settings.schedule or PAPER, permutations=rounds)
+    rate, schedule = settings.learning_rate, settings.resolved_schedule if settings.schedule else PAPER
+    _require_learns(schedule)
+    asked = replace(settings, schedule=schedule, permutations=rounds)
     prepared = prepare(utility, replace(asked, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
     if rate == "auto":
         found = _stand_ins(prepared).best_rate()
