@@ -83,7 +83,7 @@ def assert_same(one: dpv.Learned, other: dpv.Learned) -> None:
 @pytest.mark.parametrize("unit", ["party", "record"])
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 def test_single_parties_asked_by_messages_learn_what_one_process_learns(schedule: dpv.Schedule, unit: str) -> None:
-    given = {"schedule": schedule, "privacy": dpv.Privacy(4.0, unit=unit)}
+    given: dict[str, Any] = {"schedule": schedule, "privacy": dpv.Privacy(4.0, unit=unit)}
     local = federated(**given)
     assert_same(local, by_messages(ready(**given), at_home(simulation=True)))
     X, y = PRIVATE
@@ -320,11 +320,12 @@ def test_what_federated_learning_does_not_do_is_refused() -> None:
     ):  # fmt: skip
         with pytest.raises(dpv.DpvalueError, match=r"federated learning takes the schedules"):
             federated(schedule=schedule)
-    for given, message in (
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"permutations": 10}, "permutations is not for federated learning"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"orders": 0}, "orders must be a whole number of at least 1"),
-    ):
+    ]
+    for given, message in refused:
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.federated(PRIVATE, PUBLIC, settings(), groups=GROUPS, progress=False, **given)
     with pytest.raises(dpv.DpvalueError, match="a job is for rounds with privacy"):
