@@ -199,9 +199,9 @@ def federated(
     (With accounting "poisson", the paper's, `guarantee` states what is really spent beside the claim.) With a ledger
     all rounds are charged before the first is answered; the same call again gets the same releases back.
 
-    What it will spend: `dpvalue.plan(parties, schedule="decaying", permutations=rounds)`. The refit game
-    (`dpvalue.value`) values data sets from a single release: at the same budget its noise is about sqrt(rounds) times
-    smaller (`docs/federated-learning.md`).
+    What it will spend: `dpvalue.plan(parties, schedule="decaying", permutations=rounds)`. More rounds
+    train the model further and need more noise in each. The refit game (`dpvalue.value`) values data sets from a single
+    release, with one message a party (`docs/federated-learning.md`).
 
     Args:
         parties: as in `dpvalue.value`; private.
