@@ -97,6 +97,8 @@ def measure(seed: int, folder: str) -> dict[str, dict[str, Any]]:
             one["spearman"] = float(spearmanr(one["values"], quiet["values"]).statistic)
             found.setdefault(name, {})[method] = one
         found.setdefault("no privacy", {})[method] = {**quiet, "spearman": 1.0}
+        for of in found.values():
+            of.get(method, {}).pop("values", None)
         scores = {name: round(of[method]["auc"], 3) for name, of in found.items() if method in of}
         print(seed, method, scores, flush=True)  # noqa: T201
     return found
