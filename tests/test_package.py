@@ -66,7 +66,16 @@ def test_the_core_needs_torch_numpy_and_safetensors_only(tmp_path: Path) -> None
 def test_every_public_name_has_a_docstring_and_guarantees_are_stated() -> None:
     for name in dpv.__all__:
         assert inspect.getdoc(getattr(dpv, name)), name
-    for promise in (dpv.value, dpv.release, dpv.Privacy, dpv.Table, dpv.Table.value, dpv.Result):
+    for promise in (
+        dpv.value,
+        dpv.release,
+        dpv.federated,
+        dpv.Learned,
+        dpv.Privacy,
+        dpv.Table,
+        dpv.Table.value,
+        dpv.Result,
+    ):
         assert "Formal guarantee" in (inspect.getdoc(promise) or ""), promise
     assert "Formal guarantee" in (inspect.getdoc(dpv.privacy.accounting.noise_multiplier) or "")
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dpvalue.releasing.projection import Projection
     from dpvalue.releasing.schedule import Schedule
     from dpvalue.server import baselines
+    from dpvalue.server.learning import Learned, federated
     from dpvalue.server.plan import plan
     from dpvalue.server.plan_page import Plan
     from dpvalue.server.value import release, value
@@ -39,11 +40,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Ledger", "Local",
+    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Learned", "Ledger", "Local",
     "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
     "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
-    "combine", "detection", "diagnostics", "games", "load", "membership_attack", "plan", "privacy", "release",
-    "semivalue", "tasks", "value",
+    "combine", "detection", "diagnostics", "federated", "games", "load", "membership_attack", "plan", "privacy",
+    "release", "semivalue", "tasks", "value",
 ]  # fmt: skip
 
 _HOMES = {
@@ -61,6 +62,7 @@ _HOMES = {
     "dpvalue.releasing.party": ("Party",),
     "dpvalue.releasing.projection": ("Projection",),
     "dpvalue.releasing.schedule": ("Schedule",),
+    "dpvalue.server.learning": ("Learned", "federated"),
     "dpvalue.server.plan": ("plan",),
     "dpvalue.server.plan_page": ("Plan",),
     "dpvalue.server.value": ("release", "value"),

@@ -67,6 +67,9 @@ class Checkpoint:
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Do nothing: there is no budget to exceed."""
 
+    def reserve(self, rounds: int, charge: Charge) -> None:
+        """Do nothing, too."""
+
 
 def _read(path: Path) -> tuple[str, str, bytes]:
     """The request, the date and the bytes of a stored release; anything else than what was written is an error."""

@@ -86,6 +86,11 @@ class Schedule:
         return self.kind in ROUND_KINDS
 
     @property
+    def learns(self) -> bool:
+        """Whether it can combine the releases of federated learning, which come one after the other at one model."""
+        return self.kind in ("independent", "running-mean", "decaying") and self.block == 1 and not self.fresh_start
+
+    @property
     def correlated(self) -> bool:
         """Whether the marginals of different permutations share noise."""
         return self.kind not in ("independent", "replay")

@@ -35,11 +35,11 @@ class Charging:
     charge: Charge
     question: str
 
-    def round(self, number: int, table: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the release of a round, which walks with this table: the stored one, or else a new one."""
-        request = _digest([self.question, str(number)], [table])
+    def round(self, number: int, after: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """Return the release of a round, which follows from a table or model: the stored one, or else a new one."""
+        request = _digest([self.question, str(number)], [after])
         kept = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
-        return _unpacked(kept)["release"].to(table)
+        return _unpacked(kept)["release"].to(after)
 
     def walks(
         self,

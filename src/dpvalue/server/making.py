@@ -69,7 +69,7 @@ def make_job(
     target: str | None = None,
     recipe: str = "",
 ) -> Job:
-    """Return what parties are asked, for schedules of rounds under differential privacy.
+    """Return what parties are asked, for schedules of rounds, or federated learning, under differential privacy.
 
     Formal guarantee: a function of the public set, the settings and the parties' public sizes.
 
@@ -82,8 +82,8 @@ def make_job(
         recipe: the options that the job was made by.
     """
     settings, public = at.settings, at.public
-    if settings.privacy is None or not choice.schedule.in_rounds:
-        raise DpvalueError("a job is for 'replay' and 'lagged' with privacy: others walk while they release")
+    if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
+        raise DpvalueError("a job is for rounds with privacy, 'replay', 'lagged' or federated learning: others walk")
     wide, least = _by_size(at, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(

@@ -22,7 +22,8 @@ from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.streams import Purpose, permutations
 
 Ask = Callable[[int, Tensor, Asked], Tensor]
-"""Takes a round, the table so far, and what is asked; returns what all parties release (n, size)."""
+"""Takes a round, what it follows from (the table so far, or the global model), and what is asked; returns what all
+parties release (n, size)."""
 
 
 @dataclass(frozen=True)
@@ -96,12 +97,12 @@ def ask_each(job: Job, names: Sequence[str], answers: Sequence[Callable[[Job, Re
         answers: `Party.answer` of each, or what carries a message to it and back.
     """
 
-    def ask(number: int, table: Tensor, asked: Asked) -> Tensor:
+    def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
         rows = []
         for name, request, answer in zip(names, requests(asked, job.digest, number, len(names)), answers, strict=True):
             release = answer(job, request)
             require_answer(release, job, request, name)
-            rows.append(release.numbers.to(table))
+            rows.append(release.numbers.to(after))
         return torch.stack(rows)
 
     return ask

@@ -93,7 +93,7 @@ class Run:
                 rounds=rounds,
                 probes=probes,
                 start=AtPoints(self.choice.points, self.choice.shares),
-                ask=self._ask,
+                ask=self.ask,
             )
             rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
             return self._table(rows), {name: estimator.estimate for name, estimator in estimators.items()}
@@ -114,10 +114,10 @@ class Run:
         """All parties in this process, ready to answer together."""
         return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
-    def _ask(self, number: int, table: Tensor, asked: Asked) -> Tensor:
-        """What all parties release in a round: their answer now, or the one that a keeper has."""
+    def ask(self, number: int, after: Tensor, asked: Asked) -> Tensor:
+        """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
         make = partial(self.answering.answer, number, asked)
-        release = make() if self.charging is None else self.charging.round(number, table, make)
+        release = make() if self.charging is None else self.charging.round(number, after, make)
         self.witness(torch.arange(len(release), device=release.device), release)
         return release
 
@@ -151,7 +151,8 @@ class Run:
         if len(valued):
             add(valued, TableGame(self.walker, self.evaluate, table).walk(valued))
 
-    def _spent(self) -> Guarantee:
+    @property
+    def spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
         returned = {} if self.charging is None else self.charging.keeper.returned
         spent, day = self.choice.spent, min(returned.values(), default="")[:10]
@@ -160,7 +161,7 @@ class Run:
     def _table(self, rows: Tensor) -> Table:
         weights = self.choice.schedule.table_weights(self.settings.permutations)
         noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)
-        choice = replace(self.choice, spent=self._spent())
+        choice = replace(self.choice, spent=self.spent)
         return make_table(self.settings, choice, self.encoding, rows.cpu(), self.names, noise, self.sizes)
 
 

@@ -11,9 +11,11 @@ already moves further from the truth when noise is added again: by as much, abou
 of the draws leave that out and cover too seldom. In it, the estimate is the replay of the table as it is, over the
 permutations of the draws.
 
-The refit game reads a release as the average of what a party's data may be. One draw of that a time, valued, is added
-to what fresh noise does, and sd and mean are those of the middle of the draws: where a party is too small for its
-budget, the average hardly moves with the noise, and fresh noise alone would call it sure.
+The refit game reads a release as the average of what a party's data may be. There sd and mean are those of draws of
+what parties would have released without noise, given what they have, each valued without noise: where a party is too
+small for its budget, the average hardly moves with the noise, and fresh noise alone would call it sure. Where fresh
+noise moves values more than these draws do, sd is that of fresh noise, up to twice theirs: they are right for data like
+that which the reading expects.
 
 The intervals are about what the same releases would say without noise: the same job, clipping norm and directions.
 Neither clipping nor the error of the game itself, its distance from what retraining would say, is in them.
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 
 WIDTH = 2.2
 """Half of a 95% interval in standard deviations."""
+_MOST_NOISE = 2.0  # what fresh noise may count, in what data may be
 MOST_NAMED = 30
 """Up to so many parties are looked at one by one."""
 Statistic = Callable[[Floats], Floats]
@@ -80,8 +83,8 @@ class Renoised:
         draws: the values of the table with fresh noise (draws, n).
         errors: the Monte Carlo errors of the values (n,).
         seed: of the Monte Carlo errors that are added to draws.
-        unsure: how far values are off if data is one draw of what it may be, given a release (draws, n); of the refit
-            game, whose estimates are averages over that, and zero for others.
+        without: the values of what parties may have released without noise (draws, n), of the refit game; None for
+            others.
     """
 
     estimate: Floats
@@ -89,7 +92,7 @@ class Renoised:
     draws: Floats
     errors: Floats
     seed: int
-    unsure: Floats | float = 0.0
+    without: Floats | None = None
 
     @property
     def noise_std(self) -> Floats:
@@ -98,22 +101,22 @@ class Renoised:
             return np.asarray(np.std(self.draws - self.replayed, axis=0, ddof=1))  # exactly 0 where nothing moves
 
     @cached_property
-    def _moved(self) -> Floats:
-        """The draws, moved by what data may be, and by Monte Carlo errors of exactly their size."""
+    def _errors(self) -> Floats:
+        """Monte Carlo errors of exactly their size (draws, n)."""
         drawn = stream(self.seed, Purpose.MONTE_CARLO).standard_normal(self.draws.shape)
-        return np.asarray(self.draws + self.unsure + self.errors * ((drawn - drawn.mean(0)) / drawn.std(0, ddof=1)))
+        return np.asarray(self.errors * ((drawn - drawn.mean(0)) / drawn.std(0, ddof=1)))
 
     def spread(self, statistic: Statistic) -> tuple[Floats, Floats]:
-        """Return of something that is computed from values the standard deviation, and how far draws are off.
-
-        What data may be has heavy tails: there, half of the range of the middle 68% of draws, and their median.
-        """
+        """Return of something that is computed from values the standard deviation, and how far draws are off."""
         with np.errstate(invalid="ignore"):
-            moved = statistic(self._moved) - statistic(self.replayed)
-            if isinstance(self.unsure, float):
-                return np.asarray(moved.std(0, ddof=1)), np.asarray(np.abs(moved.mean(0)))
-            low, middle, high = np.quantile(moved, (0.16, 0.5, 0.84), axis=0)
-            return np.asarray((high - low) / 2), np.asarray(np.abs(middle))
+            replayed = statistic(self.replayed)
+            moved = statistic(self.draws + self._errors) - replayed
+            std = np.asarray(moved.std(0, ddof=1))
+            if self.without is None:
+                return std, np.asarray(np.abs(moved.mean(0)))
+            may_be = statistic(self.without + self._errors) - replayed
+            own = np.asarray(may_be.std(0, ddof=1))
+            return np.clip(std, own, _MOST_NOISE * own), np.asarray(np.abs(may_be.mean(0)))
 
     def interval(self, statistic: Statistic, level: float = 0.95) -> Intervals:
         """Return the intervals of something that is computed from values."""
@@ -161,7 +164,7 @@ def default_draws(parties: int, walks: int) -> int:
 def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[str, Renoised]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
-    again, unsure = [], []
+    again, without = [], []
     if game is not None:
         # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
         walks = min(result.walks, _walks_for(LEAST_WALKS, kinds, table.n)) or 2**MOST_PLAYERS_ENUMERATED
@@ -172,14 +175,16 @@ def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[s
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
             if isinstance(game, RefitGame):
                 may_be = game.drawn(stream(table.seed, Purpose.MAY_BE, number))
-                unsure.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
+                without.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
     found = {}
     for kind in kinds:
         own = result.estimates[kind.name]
         values = [estimates[kind.name].values for estimates in again] or [own.values] * (draws + 1)
-        off = np.array([estimates[kind.name].values - values[0] for estimates in unsure]) if unsure else 0.0
-        found[kind.name] = Renoised(own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, off)
+        may_be_values = np.array([estimates[kind.name].values for estimates in without]) if without else None
+        found[kind.name] = Renoised(
+            own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, may_be_values
+        )
     return found
 
 

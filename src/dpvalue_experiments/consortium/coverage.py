@@ -73,8 +73,8 @@ def coverage(problem: Problem, epsilon: float, draws: int, device: str = "cpu") 
                 for _ in range(inner)
             ]
         )
-        off = np.stack([_shapley(noisy.drawn(drawing)) for _ in range(inner)]) - estimate
-        found = Renoised(estimate, estimate, again, np.zeros(table.n), 0, off).values()
+        without = np.stack([_shapley(noisy.drawn(drawing)) for _ in range(inner)])
+        found = Renoised(estimate, estimate, again, np.zeros(table.n), 0, without).values()
         half = (found.high - found.low) / 2
         held.append(np.abs(target - estimate) <= half)
         estimates.append(estimate)
