@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dpvalue_experiments.consortium.cells import Cell
-from dpvalue_experiments.consortium.coverage import coverage
+from dpvalue_experiments.consortium.coverage import coverage, draw
 from dpvalue_experiments.consortium.methods import AVERAGING, run_game
 from dpvalue_experiments.consortium.page import mean_of, write_page
 from dpvalue_experiments.consortium.problems import make_problem
@@ -69,7 +69,8 @@ def test_the_same_task_gives_the_same_values(truths: Path) -> None:
 
 
 def test_coverage_counts_what_intervals_hold(tmp_path: Path) -> None:
-    found = coverage(make_problem(CELL, 0), 4.0, 2)
+    problem = make_problem(CELL, 0)
+    found = coverage(problem, 4.0, [draw(problem, 4.0, 1, part) for part in range(2)])
     assert 0 <= found.least <= found.pooled <= 1
     assert found.ratio > 0
     write_coverage([found], tmp_path / "coverage.json")

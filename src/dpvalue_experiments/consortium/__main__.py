@@ -19,7 +19,7 @@ import numpy as np
 
 from dpvalue_experiments.consortium.cells import CELLS, chosen_cells
 from dpvalue_experiments.consortium.check import compare
-from dpvalue_experiments.consortium.coverage import coverage
+from dpvalue_experiments.consortium.coverage import coverage, draw
 from dpvalue_experiments.consortium.methods import AVERAGING
 from dpvalue_experiments.consortium.page import write_page
 from dpvalue_experiments.consortium.problems import make_problem
@@ -61,7 +61,6 @@ def main() -> None:
     covered.add_argument("--out", type=Path, default=COVERAGE)
     covered.add_argument("--epsilons", nargs="+", type=float, default=[1.0])
     covered.add_argument("--draws", type=int, default=200)
-    covered.add_argument("--device", default="cpu")
     for command in (run, covered):
         command.add_argument("--workers", type=int, default=2)
     page = commands.add_parser("page", help="write the page and its pictures")
@@ -136,13 +135,16 @@ def _run(given: argparse.Namespace) -> None:
 
 def _coverage(given: argparse.Namespace) -> None:
     found = read_coverage(given.out) if given.out.is_file() else []
-    for cell in chosen_cells(given.cells):
-        for seed in given.seeds:
-            for epsilon in given.epsilons:
-                problem = make_problem(cell, seed, given.data_dir)
-                found.append(coverage(problem, epsilon, given.draws, given.device))
-                write_coverage(found, given.out)
-                _say(str(found[-1]))
+    sizes = [len(part) for part in np.array_split(np.arange(given.draws), min(given.workers, given.draws))]
+    with multiprocessing.get_context("spawn").Pool(given.workers) as pool:
+        for cell in chosen_cells(given.cells):
+            for seed in given.seeds:
+                for epsilon in given.epsilons:
+                    problem = make_problem(cell, seed, given.data_dir)
+                    parts = pool.starmap(draw, [(problem, epsilon, size, part) for part, size in enumerate(sizes)])
+                    found.append(coverage(problem, epsilon, parts))
+                    write_coverage(found, given.out)
+                    _say(str(found[-1]))
 
 
 def _page(given: argparse.Namespace) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-import dpvalue as dpv
 from dpvalue.arrays import Floats
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
@@ -33,7 +33,7 @@ class Coverage:
         pooled: over draws and parties.
         least: of the party that was covered least.
         width: the mean width, in standard deviations of the estimates.
-        ratio: stated over real standard deviation of the noise, the mean over parties.
+        ratio: stated over real standard deviation of the estimates, the mean over parties.
     """
 
     cell: str
@@ -46,9 +46,19 @@ class Coverage:
     ratio: float
 
 
-def coverage(problem: Problem, epsilon: float, draws: int, device: str = "cpu") -> Coverage:
-    """Return how often intervals hold the noise-free value, over so many draws of noise."""
-    settings = replace(settings_of(problem, "refit", epsilon), engine=dpv.Local(device=device))
+@dataclass(frozen=True, eq=False)
+class Drawn:
+    """What some draws of noise make of a problem: each (draws, n)."""
+
+    held: Floats
+    estimates: Floats
+    stated: Floats
+    widths: Floats
+
+
+def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
+    """Return what so many draws of noise make of a problem; another `part` has other draws."""
+    settings = settings_of(problem, "refit", epsilon)
     x, y, groups = problem.private()
     parties = as_parties((x, y), None, groups, None)
     prepared = prepare(as_utility(problem.utility()), settings, *parties.counts(settings.privacy))
@@ -59,11 +69,10 @@ def coverage(problem: Problem, epsilon: float, draws: int, device: str = "cpu") 
     game = table.game(prepared.utility, settings.engine)
     assert isinstance(game, RefitGame)
     rows, std = exact.to(game.rows), torch.from_numpy(table.noise_std).to(game.rows)[:, None]
-    silent_game = RefitGame(game.refitting, rows, np.zeros(table.n), table.sizes)
-    target = _shapley(silent_game)
-    generator = torch.Generator().manual_seed(problem.seed)
-    drawing, inner = np.random.default_rng(problem.seed), default_draws(table.n, 0)
-    held, estimates, stated, widths = [], [], [], []
+    target = _shapley(RefitGame(game.refitting, rows, np.zeros(table.n), table.sizes))
+    generator = torch.Generator().manual_seed(1000 * problem.seed + part)
+    drawing, inner = np.random.default_rng([problem.seed, part]), default_draws(table.n, 0)
+    found = []
     for _ in range(draws):
         noisy = game.with_rows(rows + std * torch.randn(rows.shape, generator=generator).to(std))
         estimate = _shapley(noisy)
@@ -74,17 +83,22 @@ def coverage(problem: Problem, epsilon: float, draws: int, device: str = "cpu") 
             ]
         )
         without = np.stack([_shapley(noisy.drawn(drawing)) for _ in range(inner)])
-        found = Renoised(estimate, estimate, again, np.zeros(table.n), 0, without).values()
-        half = (found.high - found.low) / 2
-        held.append(np.abs(target - estimate) <= half)
-        estimates.append(estimate)
-        stated.append(again.std(0, ddof=1))
-        widths.append(2 * half)
-    real = np.std(estimates, axis=0, ddof=1)
-    by_party = np.mean(held, axis=0)
+        made = Renoised(estimate, estimate, again, np.zeros(table.n), 0, without)
+        edges = made.values()
+        held = (edges.low <= target) & (target <= edges.high)
+        found.append((held, estimate, made.spread(lambda values: values)[0], edges.high - edges.low))
+    return Drawn(*(np.array(part) for part in zip(*found, strict=True)))
+
+
+def coverage(problem: Problem, epsilon: float, parts: Sequence[Drawn]) -> Coverage:
+    """Return how often intervals hold the noise-free value, over all draws of noise."""
+    held, estimates, stated, widths = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("held", "estimates", "stated", "widths")
+    )
+    real = estimates.std(axis=0, ddof=1)
     return Coverage(
-        problem.cell.name, problem.seed, epsilon, draws, float(np.mean(held)), float(by_party.min()),
-        float(np.mean(np.mean(widths, axis=0) / real)), float(np.mean(np.mean(stated, axis=0) / real)),
+        problem.cell.name, problem.seed, epsilon, len(held), float(held.mean()), float(held.mean(axis=0).min()),
+        float(np.mean(widths.mean(axis=0) / real)), float(np.mean(stated.mean(axis=0) / real)),
     )  # fmt: skip
 
 
