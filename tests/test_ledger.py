@@ -419,3 +419,28 @@ def test_the_command_line_shows_and_verifies(tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, ["ledger", *arguments])
         assert refused.exit_code == 2
         assert len(refused.stderr.strip().splitlines()) == 1
+
+
+def test_what_is_long_stands_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell of SQLite holds a gigabyte at most; here a piece holds ten bytes."""
+    monkeypatch.setattr("dpvalue.privacy.ledger._MOST_BYTES", 10)
+    made = dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(5.0, unit="record"), "me")
+    charge = Charge("gaussian", 20.0, 1, 1.0, "record", "zero_out")
+    contents = [bytes(range(length)) for length in (0, 9, 10, 11, 20, 57)]
+    for number, content in enumerate(contents):
+        assert made.release(number, "asked", charge, lambda content=content: content) == content  # type: ignore[misc]
+    again = dpv.Ledger(tmp_path / "ledger")
+    for number, content in enumerate(contents):
+        assert again.release(number, "asked", charge, lambda: b"fresh") == content
+        stored = again.stored(number)
+        assert stored is not None
+        assert stored[0] == content
+    for change in (
+        "UPDATE pieces SET bytes = x'00' WHERE entry = 6 AND piece = 2", "DELETE FROM pieces WHERE piece = 5",
+        "INSERT INTO pieces VALUES (5, 9, x'00')", "DROP TABLE pieces",
+    ):  # fmt: skip
+        (tmp_path / "altered").write_bytes((tmp_path / "ledger").read_bytes())
+        with sqlite3.connect(tmp_path / "altered") as database:
+            database.execute(change)
+        with pytest.raises(dpv.DpvalueError, match="has been altered"):
+            dpv.Ledger(tmp_path / "altered")

@@ -56,6 +56,12 @@ CREATE TABLE entries (
     UNIQUE (kind, purpose, round)
 );
 """
+_PIECES = """
+CREATE TABLE IF NOT EXISTS pieces (
+    entry INTEGER NOT NULL, piece INTEGER NOT NULL, bytes BLOB NOT NULL, PRIMARY KEY (entry, piece)
+);
+"""
+_MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9, and what is longer stands in pieces
 _COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
 
 
@@ -209,7 +215,7 @@ class Ledger:
         with _transaction(self.path) as database:
             entries = self._verified(database)
             earlier = database.execute(
-                "SELECT request, time, bytes FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
+                "SELECT request, time, bytes, number FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
                 (_RELEASE, self.purpose, round_),
             ).fetchone()
             if earlier is not None:
@@ -219,8 +225,7 @@ class Ledger:
                         "a purpose of its own, and is charged"
                     )
                 self.returned[round_] = earlier[1]
-                stored: bytes = earlier[2]
-                return stored
+                return _whole(database, earlier[3], earlier[2])
             if not self._is_reserved(entries, round_, charge):
                 require_room(costs(entries), charge, self.budget)
             made = make()
@@ -233,7 +238,12 @@ class Ledger:
         """Write an entry; return the head of the chain with it."""
         row = len(entries) + 1, *cells, datetime.now(UTC).isoformat()
         digest = _digest(entries[-1].digest if entries else _start(self.terms), row, made)
-        database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, made, digest))
+        pieces = [made[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(made), _MOST_BYTES)]
+        database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, made[:_MOST_BYTES], digest))
+        if pieces:
+            database.execute(_PIECES)
+        for number, piece in enumerate(pieces, start=1):
+            database.execute("INSERT INTO pieces VALUES (?, ?, ?)", (row[0], number, piece))
         return f"{row[0]}:{digest}"
 
     def _keep_head(self, head: str) -> None:
@@ -284,10 +294,10 @@ class Ledger:
         with _transaction(self.path) as database:
             self._verified(database)
             found = database.execute(
-                "SELECT bytes, digest FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
+                "SELECT number, bytes, digest FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
                 (_RELEASE, self.purpose, round_),
             ).fetchone()
-        return None if found is None else (found[0], found[1])
+            return None if found is None else (_whole(database, found[0], found[1]), found[2])
 
     def require_same(self, round_: int, request: str) -> None:
         """Raise if a round of this purpose was asked for by another request."""
@@ -338,7 +348,8 @@ class Ledger:
         """All entries; raises unless each has the digest that the chain gives it."""
         entries, previous = [], _start(self.terms)
         rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
-        for place, (*row, made, digest) in enumerate(rows, start=1):
+        for place, (*row, first, digest) in enumerate(rows.fetchall(), start=1):
+            made = _whole(database, place, first)
             if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
                 raise DpvalueError(f"entry {place} of the ledger {str(self.path)!r} has been altered, or is missing")
             number, kind, purpose, round_, request, charge, time = row
@@ -380,6 +391,16 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
         raise DpvalueError(f"{str(path)!r} is not a ledger, or is damaged or locked: {error}") from None
     finally:
         database.close()  # what was not committed is undone
+
+
+def _whole(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
+    """The bytes of an entry, of which the first piece stands in it."""
+    if not isinstance(first, bytes) or len(first) < _MOST_BYTES:
+        return first
+    if not database.execute("SELECT name FROM sqlite_master WHERE name = 'pieces'").fetchone():
+        return first
+    found = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
+    return b"".join([first, *(piece for (piece,) in found if isinstance(piece, bytes))])
 
 
 def _start(terms: Terms) -> str:
