@@ -226,9 +226,9 @@ release of curvature, too, may be the next step. Tried, on seeds 100 to 131, and
 instead of 0.1; clipping norms beyond 1.5 times the 95% quantile of public ones; keeping half or all of what chance does
 to a gradient; undoing what clipping takes away; an expansion of what few records cost instead of learning curves; no
 distance of records from the model; five directions at most for breast cancer; shares of meaningless labels up to 2;
-four times as many repeats of learning curves; other ways to weigh directions, the same for all parties; shorter clipping
-norms (better for breast cancer, worse for Covertype). An explicit cost of what is unknown was a little better for wine,
-by less than two standard errors.
+four times as many repeats of learning curves; other ways to weigh directions, the same for all parties; shorter
+clipping norms (better for breast cancer, worse for Covertype). An explicit cost of what is unknown was a little better
+for wine, by less than two standard errors.
 """
 
 _INTRODUCTION = """# What values have in common with retraining
