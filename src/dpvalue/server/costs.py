@@ -37,6 +37,7 @@ from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, Game
 from dpvalue.valuation.intervals import default_draws
+from dpvalue.valuation.line import MANY, LineGame
 from dpvalue.valuation.refit import RefitGame, Refitting
 from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
@@ -88,7 +89,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
         value = first + trial.rounds() + each * walks
         longest = value + each * (most - walks)
     elif choice.schedule.kind == "replay":
-        each, walks = trial.walk(most)
+        each, walks, most = trial.walk(most)
         value = first + trial.rounds() + each * walks
         longest = value + each * (most - walks)
     else:
@@ -193,15 +194,24 @@ class _Trial:
         )
         return times * most / walks * _timed(lambda: trial.run(silent, self._evaluate, estimator.add))
 
-    def walk(self, most: int) -> tuple[float, int]:
-        """Return the seconds of one walk of all parties over the final table, and how many walks meet the tolerance."""
+    def walk(self, most: int) -> tuple[float, int, int]:
+        """Return the seconds of a walk of all parties over the final table, how many meet the tolerance, and the most.
+
+        Where values are expectations, all of them take as long as one walk.
+        """
         table = self._table(min(self._at.n, _STAND_INS))
-        few = len(table)
+        few, n = len(table), self._at.n
         estimator = Estimator(semivalues("shapley")[0], few)
         orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
         projection = self._choice.projection
         is_score = projection is not None and projection.is_score
+        is_line = not is_score and LineGame.suits(self._walker(few), self._evaluate)
         game: Game = AdditiveGame(table) if is_score else TableGame(self._walker(few), self._evaluate, table)
+        if is_line:
+            everybody = LineGame(self._walker(n), self._evaluate, table.repeat(-(-n // few), 1)[:n])
+            if n >= MANY and everybody.known(semivalues("shapley")[0]) is not None:
+                return _timed(lambda: everybody.known(semivalues("shapley")[0])), 1, 1
+            game = LineGame(self._walker(few), self._evaluate, table)
         game.walk(orders[:1])
 
         walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))
@@ -212,7 +222,7 @@ class _Trial:
         # number (Laplace), or as its root.
         tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.mechanism.law).pure else 1)
         needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
-        return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS)))
+        return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS))), most
 
     def _table(self, count: int) -> Tensor:
         """Rows of a table like the final one: clipped contributions of public rows, read after noise."""
