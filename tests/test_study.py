@@ -138,6 +138,12 @@ def test_results_by_file_are_a_folder_like_any_other(files: Files, tmp_path: Pat
     with pytest.raises(dpv.DpvalueError, match="the shapley values are not those of the releases"):
         verify_results(tmp_path / "results", files.public, silent)
     (tmp_path / "results" / "values.csv").write_text("\n".join(lines) + "\n")
+    record = tmp_path / "results" / "run.json"
+    said = record.read_text()
+    record.write_text(said.replace('"units": 40', '"units": 41'))
+    with pytest.raises(dpv.DpvalueError, match=r"run.json does not say who has answered"):
+        verify_results(tmp_path / "results", files.public, silent)
+    record.write_text(said)
     other = answered(write_files(_new(tmp_path / "other"), seed=1), job, tmp_path / "elsewhere")
     path = next((other.folder / "round-0").glob("east.release"))
     (coordinator.folder / "round-0" / "east.release").write_bytes(path.read_bytes())

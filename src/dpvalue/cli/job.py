@@ -143,6 +143,7 @@ def _show(job: Job, signed: str | None) -> None:
     lines = {
         "job": job.digest,
         "signed by": signed or "nobody",
+        "public set": job.about.utility,
         "asks for": f"{asked}: {job.size} numbers a party, means over its {_counted(job)}, clipped, with noise",
         "reads": f"{len(columns)} columns: {', '.join(one_line(name) for name in columns)}",
         "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",

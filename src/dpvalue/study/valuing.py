@@ -69,6 +69,8 @@ def verify_results(folder: Path, test: Path | None, progress: Progress) -> tuple
     table, (kept, _) = coordinator.table(), opened.table()
     if coordinator.job.digest != opened.record.federated.job or not _same(table, kept):
         raise DpvalueError(f"{folder}: the table is not that of the releases")
+    if federated(coordinator).answered != opened.record.federated.answered:
+        raise DpvalueError(f"{folder}: run.json does not say who has answered, and by which keys")
     if test is None:
         return None, table
     utility = read_utility(coordinator.job, test)
