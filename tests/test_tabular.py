@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import zstandard
 
 import dpvalue as dpv
 from dpvalue.data import files
@@ -38,7 +39,9 @@ def write(frame: pd.DataFrame, path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["comma.csv", "semi.csv", "tab.tsv", "bar.txt", "zipped.csv.gz", "rows.parquet"])
+@pytest.mark.parametrize(
+    "name", ["comma.csv", "semi.csv", "tab.tsv", "bar.txt", "zipped.csv.gz", "packed.csv.zst", "rows.parquet"]
+)
 def test_every_format_is_read_and_peeked_at(name: str, tmp_path: Path) -> None:
     path = write(ROWS, tmp_path / name)
     (block,) = read_private(path, ["a", "town", "label"])
@@ -112,7 +115,7 @@ def test_a_public_file_must_be_a_table(tmp_path: Path) -> None:
 
 
 def test_other_bad_files(tmp_path: Path) -> None:
-    for name in ("rows.parquet", "rows.npz", "rows.csv.gz"):
+    for name in ("rows.parquet", "rows.npz", "rows.csv.gz", "rows.csv.zst"):
         (tmp_path / name).write_bytes(b"PK\x03\x04 nonsense")
         with pytest.raises(dpv.DpvalueError, match="is not a"):
             peek(tmp_path / name)
@@ -120,6 +123,13 @@ def test_other_bad_files(tmp_path: Path) -> None:
     (tmp_path / "cut.csv.gz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(dpv.DpvalueError, match="is not a whole gzip file"):
         peek(tmp_path / "cut.csv.gz")
+    packed = zstandard.compress(b"a,b\n" + b"".join(b"%d,2\n" % row for row in range(90_000)))
+    for cut in (len(packed) - 1, len(packed) // 2):
+        (tmp_path / "cut.csv.zst").write_bytes(packed[:cut])
+        with pytest.raises(dpv.DpvalueError, match="is not a whole zstd file"):
+            peek(tmp_path / "cut.csv.zst")
+    (tmp_path / "cut.csv.zst").write_bytes(packed + zstandard.compress(b"7,7\n"))  # two frames
+    assert peek(tmp_path / "cut.csv.zst").rows == 90_001
     np.savez(tmp_path / "objects.npz", X=np.array([{}, []], dtype=object), allow_pickle=True)
     with pytest.raises(dpv.DpvalueError, match="is not an NPZ file of plain arrays"):
         peek(tmp_path / "objects.npz")

@@ -56,7 +56,7 @@ def run(
 ) -> None:
     """Value the rows of a private file, and write values and a report.
 
-    TRAIN is CSV (any separator, gzipped too), Parquet or NPZ. Several files are one party each.
+    TRAIN is CSV (any separator; gzip, zstd), Parquet or NPZ. Several files are one party each.
 
     Example: dpvalue run train.csv --test test.csv --target label --epsilon 3 --out results
     """

@@ -1,4 +1,4 @@
-"""Reading rows from CSV (any common separator, gzipped too), Parquet and NPZ files.
+"""Reading rows from CSV (any common separator, compressed by gzip or zstd too), Parquet and NPZ files.
 
 A public file is read whole (`read_public`), as any reader of such files does. A private one (`open_private`) is read
 in blocks, each record alone: nothing is inferred over several of them. To count its records no cell is looked at. What
@@ -32,6 +32,7 @@ from dpvalue.errors import DpvalueError
 
 _SEPARATORS = ",;\t|"
 _BLOCK_ROWS = 2**16
+_PIECE = 2**16  # bytes of a compressed file
 _ZIP = (zipfile.BadZipFile, zlib.error)
 _INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
 
@@ -186,14 +187,61 @@ def require_records(path: Path, peek: Peek) -> Peek:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    opener: Any = gzip.open if path.suffix == ".gz" else open
+    opener: Any = {".gz": gzip.open, ".zst": _zstd}.get(path.suffix, open)
     try:
         with opener(path, "rb") as binary:
             yield binary
     except (gzip.BadGzipFile, EOFError, zlib.error):
-        raise DpvalueError(f"{path} is not a whole gzip file") from None
+        raise DpvalueError(f"{path} is not a whole {'zstd' if path.suffix == '.zst' else 'gzip'} file") from None
     except OSError as error:
         raise DpvalueError(f"{path} cannot be read: {error.strerror}") from None
+
+
+class _Decompressed(io.RawIOBase):
+    """What a zstd file holds, frame after frame; EOFError for one that is cut or damaged."""
+
+    def __init__(self, path: Path) -> None:
+        from zstandard import ZstdDecompressor, ZstdError
+
+        self._start, self._error = ZstdDecompressor().decompressobj, ZstdError
+        self._file, self._frame = path.open("rb"), self._start()
+        self._coming, self._left = b"", b""
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, as far as the next piece goes; return how far: 0 at the end."""
+        while not self._left:
+            if self._frame.eof:
+                self._coming = self._frame.unused_data or self._file.read(_PIECE)
+                if not self._coming:
+                    return 0
+                self._frame = self._start()
+            else:
+                self._coming = self._file.read(_PIECE)
+            try:
+                self._left = self._frame.decompress(self._coming)
+            except self._error:
+                raise EOFError from None
+            if not self._coming and not self._frame.eof:
+                raise EOFError
+        count = min(len(buffer), len(self._left))
+        buffer[:count], self._left = self._left[:count], self._left[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+def _zstd(path: Path, mode: str) -> IO[bytes]:
+    try:
+        return io.BufferedReader(_Decompressed(path))
+    except ModuleNotFoundError:
+        raise DpvalueError("reading zstd needs zstandard: pip install 'dpvalue[zstd]'") from None
 
 
 def _layout(path: Path, binary: IO[bytes]) -> Layout:
