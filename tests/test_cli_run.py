@@ -423,9 +423,9 @@ def test_on_a_terminal_it_asks(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_releases_and_says_how_to_go_on(folder: Path) -> None:
-    made(3000, 1).to_csv(folder / "train.csv", index=False)
-    # Banzhaf values of 3000 rows take far longer than it takes to type.
-    slow = [*BASIC, "--epsilon", "2", "--delta", "1e-6", "--semivalue", "banzhaf", "--permutations", "100000", "--yes"]
+    made(900, 1).to_csv(folder / "train.csv", index=False)
+    # Values that few positions have a share in, of 900 rows, take far longer than it takes to type.
+    slow = [*BASIC, "--epsilon", "2", "--semivalue", "beta(1,400)", "--permutations", "1000000", "--yes"]
     code, shown = typed(slow, folder, b"\x03", b"walking")
     assert code == 130, shown
     assert "stopped; the releases are kept in results: `dpvalue revalue results` goes on" in re.sub(r"\s+", " ", shown)

@@ -175,8 +175,6 @@ def make_agent(
     name: str, file: Path, ledger: Path | None, head: Path | None, policy: Path | None, key: Path | None
 ) -> Agent:
     """Return the agent of a party, as its options say."""
-    import torch
-
     from dpvalue.errors import DpvalueError
     from dpvalue.home.agent import Agent
     from dpvalue.home.policy import Policy, read_policy
@@ -186,7 +184,6 @@ def make_agent(
 
     if ledger is None:
         raise DpvalueError("ledger must be given: --ledger, yours; dpvalue ledger new makes one")
-    torch.set_flush_denormal(True)  # how long a product takes must not tell of a row
     opened = Ledger(ledger, head=head)
     rules = Policy.of_ledger(opened.budget, opened.terms.person) if policy is None else read_policy(policy)
     signing = None if key is None else Key.read(key)

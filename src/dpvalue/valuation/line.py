@@ -176,14 +176,19 @@ def _accuracy(walker: Walker, evaluate: Evaluator) -> Function:
         crossing = -start / slope
     earlier = np.arange(outputs.shape[2]) < labels[:, None]  # of equal outputs the first class wins
     lost = (slope == 0) & ((start < 0) | ((start == 0) & earlier))
-    low = np.where(slope > 0, np.where(earlier, np.nextafter(crossing, np.inf), crossing), -np.inf).max(1)
-    high = np.where(slope < 0, np.where(earlier, np.nextafter(crossing, -np.inf), crossing), np.inf).min(1)
-    right = (low <= high) & ~lost.any(1)
-    begins, ends, count = np.sort(low[right]), np.sort(high[right]), len(labels)
+    begin, end = np.where(slope > 0, crossing, -np.inf), np.where(slope < 0, crossing, np.inf)
+    low, high = begin.max(1), end.min(1)
+    after = (earlier & (begin == low[:, None]) & np.isfinite(begin)).any(1)  # right only beyond where it begins
+    before = (earlier & (end == high[:, None]) & np.isfinite(end)).any(1)  # no longer right where it ends
+    right = ((low < high) | ((low == high) & ~after & ~before)) & ~lost.any(1)
+    begins = np.sort(low[right & ~after]), np.sort(low[right & after])
+    ends = np.sort(high[right & before]), np.sort(high[right & ~before])
+    count = len(labels)
 
     def accuracy(sums: Floats) -> Floats:
-        inside = np.searchsorted(begins, sums, "right") - np.searchsorted(ends, sums, "left")
-        return np.asarray(inside / count)
+        begun = np.searchsorted(begins[0], sums, "right") + np.searchsorted(begins[1], sums, "left")
+        ended = np.searchsorted(ends[0], sums, "right") + np.searchsorted(ends[1], sums, "left")
+        return np.asarray((begun - ended) / count)
 
     return accuracy
 

@@ -218,6 +218,7 @@ def _asked(method: Method, problem: Problem, k: int, epsilon: float, settings: d
     """What is asked of `value`, or written into `Settings`, for a method."""
     privacy = budget(method, problem.n, k, epsilon)
     own = {
+        "game": "steps",  # the paper's: its tables compare ways to release for that game
         "privacy": privacy,
         "permutations": min(k, method.walks or k),
         "clip": CLIP if method.schedule is not None and privacy is not None else "auto",
