@@ -131,6 +131,7 @@ def test_the_guarantee_names_the_budget_of_the_ledger(tmp_path: Path) -> None:
     assert "This run only" in str(dpv.value(train, test, **SETTINGS).guarantee)
 
 
+@pytest.mark.slow
 def test_screening_is_charged_to_the_same_budget(tmp_path: Path) -> None:
     train, test = classification(30)
     ledger = Ledger.create(tmp_path / "ledger", BUDGET, "me", purpose="screening")

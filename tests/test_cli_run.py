@@ -439,6 +439,7 @@ def test_ctrl_c_keeps_the_releases_and_says_how_to_go_on(folder: Path) -> None:
     assert (folder / "results" / "table.safetensors").read_bytes() == table
 
 
+@pytest.mark.slow
 def test_plan_side_by_side(tmp_path: Path) -> None:
     done = dpvalue("plan", "--parties", "800", "--epsilon", "1", "--auc", "0.8", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -466,6 +467,7 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
         assert len(refused.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_the_game_is_an_option(folder: Path) -> None:
     made(120, 1).assign(site=np.repeat(["a", "b", "c"], 40)).to_csv(folder / "sites.csv", index=False)
     basic = ("run", "sites.csv", "--test", "test.csv", "--target", "label", "--group", "site", "--unit", "record")

@@ -182,6 +182,7 @@ def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_trial_that_contradicts_the_paper_is_an_error(tmp_path: Path) -> None:
     scale = Scale(quick=True, data=None)
     for number, place in missing_trials(EXPERIMENTS["uncertainty"], scale, tmp_path / "results"):

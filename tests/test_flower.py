@@ -44,7 +44,10 @@ from dpvalue.flower.together import Together
 from .flower_node import Supernode, wait_for
 from .flower_toys import ROW, party
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:uvicorn", "ignore::DeprecationWarning:websockets")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:uvicorn", "ignore::DeprecationWarning:websockets"),
+]
 
 HELLO = Asked(b"hello", b"")
 REFUSED = Answered(b"", FAILED)

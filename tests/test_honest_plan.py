@@ -131,6 +131,7 @@ def test_the_variance_over_pairs_is_that_of_the_mean_over_rows() -> None:
     assert np.mean(variances) == pytest.approx(np.var(means), rel=0.2)
 
 
+@pytest.mark.slow
 def test_sites_of_a_hundred_do_not_speak_for_sites_of_two() -> None:
     """0.99 was expected of 16 sites of 100 records and 14 of 2, by their median, where 0.66 was found."""
     X, y = make_classification(1000, 20, n_informative=10, n_classes=3, n_clusters_per_class=1, random_state=77)

@@ -53,6 +53,7 @@ def test_with_privacy_the_attack_stays_under_its_bound(name: str, how: str) -> N
     assert found.holds
 
 
+@pytest.mark.slow
 def test_bounds_are_those_of_replacing_one_party() -> None:
     quick: dict[str, Any] = {"trials": 2, "shadows": 12, "members": 6, "shadow_rows": 40, "permutations": 20}
     gaussian = attack("diabetes", privacy=GAUSSIAN, **quick)
@@ -63,6 +64,7 @@ def test_bounds_are_those_of_replacing_one_party() -> None:
     assert replace.bound == pytest.approx(1 - np.exp(-0.5) / 2, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_it_is_repeatable_and_says_when_a_bound_is_broken() -> None:
     quick: dict[str, Any] = {"trials": 4, "shadows": 16, "members": 10, "shadow_rows": 60, "permutations": 20}
     first, second = (attack("diabetes", privacy=GAUSSIAN, **quick) for _ in range(2))

@@ -29,6 +29,8 @@ from .data import Arrays, images
 from .test_party import by_messages
 from .test_refit_values import spearman
 
+pytestmark = pytest.mark.slow
+
 CPU, F64 = torch.device("cpu"), torch.float64
 ENGINE = dpv.Local(device="cpu", dtype="float64")
 QUIET: dict[str, Any] = {"noise": "fast", "progress": False, "engine": ENGINE}

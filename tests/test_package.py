@@ -131,6 +131,7 @@ def test_hooks_run_the_tools_of_the_environment_and_fetch_nothing() -> None:
         assert re.search(rf"^\t\$\(BIN\)/{tool}( \.)?$", makefile, re.MULTILINE), tool
 
 
+@pytest.mark.slow
 def test_the_readmes_python_runs(tmp_path: Path) -> None:
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert len(code.strip().splitlines()) <= 14

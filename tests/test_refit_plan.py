@@ -56,6 +56,7 @@ def test_the_plan_says_what_agreement_to_expect() -> None:
     assert made.costs.seconds is not None
 
 
+@pytest.mark.slow
 def test_what_was_planned_is_what_is_done() -> None:
     private, public, groups = hospitals((60, 60, 60, 20))
     given: dict[str, Any] = {"privacy": dpv.Privacy(2.0, 1e-5, unit="record"), "seed": 5, **QUIET}
@@ -159,6 +160,7 @@ def test_what_is_said_follows_from_the_standard_errors(expected: Agreement, verd
     assert ("sizes alone are expected to have" in said) == ("sizes" in verdict)
 
 
+@pytest.mark.slow
 def test_sizes_alone_are_compared_on_the_same_rehearsals() -> None:
     """Equal sizes say nothing; where noise drowns all, unequal ones say what values do, and the budget is not spent."""
     equal = planned((40, 40, 40, 40), dpv.Privacy(20.0, 1e-5, unit="record")).expected

@@ -240,6 +240,7 @@ def test_a_coalition_without_data_is_worth_nobody() -> None:
 
 
 @pytest.mark.parametrize(("epsilon", "rows"), [(4.0, 30), pytest.param(1.0, 150, marks=pytest.mark.slow), (1.0, 1500)])
+@pytest.mark.slow
 def test_no_data_is_worth_nothing_within_its_interval(epsilon: float, rows: int) -> None:
     """Whatever number of rows it claims: a larger one makes it easier to see that there are none."""
     parts, public = consortium(5)

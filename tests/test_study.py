@@ -104,6 +104,7 @@ def test_separate_processes_give_the_values_of_the_local_run(files: Files, tmp_p
     assert float(np.abs(ours - theirs).max()) < 1e-12
 
 
+@pytest.mark.slow
 def test_the_noise_of_agents_has_the_law_of_the_mechanism(files: Files, tmp_path: Path) -> None:
     job = files.job()
     content, name = job.to_bytes(), "west"
@@ -174,6 +175,7 @@ def test_a_late_party_is_added_and_nobody_is_asked_again(files: Files, tmp_path:
     assert later.table().n == 5
 
 
+@pytest.mark.slow
 def test_a_job_can_be_made_again_and_one_that_lies_cannot(files: Files) -> None:
     job = files.job()
     assert verify_job(job, files.public)
