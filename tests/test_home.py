@@ -75,6 +75,7 @@ def test_the_policy_decides(files: Files) -> None:
         asked(changed(job, mechanism=replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2))),
         asked(changed(job, mechanism=replace(mechanism, clip=1e31))),
         asked(changed(job, origin=job.origin + float("nan"))),
+        asked(changed(job, mechanism=replace(mechanism, clip=10**31))),
         asked(changed(job, origin=torch.full_like(job.origin, 1e-35))),
         asked(changed(job, model=replace(job.model, kind="elsewhere.code:run"))),
         asked(changed(job, model=replace(job.model, kind="custom"))),

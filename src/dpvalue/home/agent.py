@@ -7,7 +7,6 @@ texts: why exactly something was refused is told to the party alone, and nothing
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -285,5 +284,5 @@ def _require_sane_numbers(found: Any) -> None:
     if isinstance(found, dict | list | tuple):
         for part in found.values() if isinstance(found, dict) else found:
             _require_sane_numbers(part)
-    elif isinstance(found, float) and not (found == 0 or _SMALLEST <= abs(found) <= _LARGEST):
-        raise DpvalueError(f"the job holds the number {found!r}" if math.isfinite(found) else "the job holds no number")
+    elif isinstance(found, int | float) and not (found == 0 or _SMALLEST <= abs(found) <= _LARGEST):
+        raise DpvalueError(f"the job holds a number beyond {_SMALLEST:g} to {_LARGEST:g}")
