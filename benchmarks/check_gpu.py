@@ -15,6 +15,9 @@ for model, shape in checks.PROBLEMS:
     cpu, gpu = (checks.spread(model, shape, device) for device in ("cpu", "cuda"))
     print(f"{model:10s} spread of releases / stated noise: cpu {cpu:.3f}, gpu {gpu:.3f}")  # noqa: T201
     assert abs(gpu - 1) < checks.SPREAD_WITHIN
+gap = checks.gap(*(checks.refit("logistic", (20,), device) for device in ("cpu", "cuda")))
+print(f"refit game: largest difference / largest value: {gap:.2e}")  # noqa: T201
+assert gap < checks.LARGEST_REFIT_GAP
 for model, shape in checks.NEIGHBOURS:
     for unit, may_move in checks.MAY_MOVE.items():
         moved = checks.moved(model, shape, unit, "cuda")

@@ -25,6 +25,8 @@ Unit = Literal["party", "record", "person"]
 
 LARGEST_GAP = 1e-3
 """Between values on two devices, as a share of the largest value."""
+LARGEST_REFIT_GAP = 0.1
+"""The same for the refit game: noise is drawn on the device, so that releases differ, by noise of epsilon = 4."""
 LARGEST_KERNEL_GAP = 1e-5
 """Between outputs of the kernel and of torch in float64, as a share of the largest output."""
 SPREAD_WITHIN = 0.05
@@ -60,6 +62,16 @@ def value(model: str, shape: Shape, schedule: dpv.Schedule, device: str, privacy
     result = dpv.value(
         train, public, model=model, schedule=schedule, permutations=20 if model == "logistic" else 4, privacy=privacy,
         noise="fast", clip=1.0, learning_rate=0.1, projection=None, engine=dpv.Local(device=device), progress=False,
+    )  # fmt: skip
+    return result.values["shapley"]
+
+
+def refit(model: str, shape: Shape, device: str) -> Any:
+    """Shapley values of data sets by the refit game, under seeded noise."""
+    (X, y), public = data(shape, 120)
+    result = dpv.value(
+        dpv.Parties(X, y, groups=np.repeat(np.arange(4), 30)), public, model=model, game="refit", noise="fast",
+        privacy=dpv.Privacy(4.0, 1e-4, unit="record"), engine=dpv.Local(device=device), progress=False,
     )  # fmt: skip
     return result.values["shapley"]
 

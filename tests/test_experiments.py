@@ -230,8 +230,10 @@ def test_the_committed_table_agrees_with_the_paper() -> None:
     assert len(trials) == 5
     experiment.check(trials, False)
     for one in trials:
-        one["methods"]["X*"]["auc"]["banzhaf"] += 0.08
-    with pytest.raises(dpv.DpvalueError, match=r"Banzhaf, X\*: an AUC of 0\.7.*more than 0\.04 from 0\.725"):
+        for method in one["readings"]["as it seems to have been run, fitted rate"].values():
+            for kind in method["auc"]:
+                method["auc"][kind] -= 0.06  # the same order, farther off
+    with pytest.raises(dpv.DpvalueError, match=r"of 20 cells are within 0\.05 of the paper"):
         experiment.check(trials, False)
 
 
@@ -248,13 +250,13 @@ def test_all_that_needs_no_data_is_reproduced_quickly(tmp_path: Path) -> None:
 def test_covertype_has_the_order_of_the_paper_in_small(tmp_path: Path) -> None:
     """The code of the tables, on made rows in Covertype's format."""
     generator = np.random.default_rng(0)
-    y = generator.integers(1, 4, 500)
+    y = generator.integers(1, 4, 700)
     centres = generator.normal(0, 1, (4, 54))
-    np.savez(tmp_path / "covtype.npz", x=(10 * (centres[y] + generator.normal(0, 1, (500, 54)))).astype(np.int16), y=y)
+    np.savez(tmp_path / "covtype.npz", x=(10 * (centres[y] + generator.normal(0, 1, (700, 54)))).astype(np.int16), y=y)
     done = reproduce("semivalues", "loo", "--data-dir", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "| Shapley, paper | 0.905 (.001) |" in done.stdout
     assert "| LOO, paper | 0.832 | 0.511 | 0.659 | 0.720 |" in done.stdout
     assert not (tmp_path / "results" / "loo" / "quick").exists()  # it shows the walks of semivalues
     trials = stored_trials(EXPERIMENTS["semivalues"], Scale(quick=True, data=None), tmp_path / "results")
-    assert trials[0]["methods"]["i.i.d."]["epsilon"] > 10  # said as it is
+    assert trials[0]["readings"]["as printed"]["i.i.d."]["epsilon"] > 10  # said as it is

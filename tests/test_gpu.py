@@ -122,6 +122,11 @@ def test_values_are_those_of_the_cpu(model: str, shape: checks.Shape, schedule: 
     assert checks.gap(cpu, gpu) < checks.LARGEST_GAP
 
 
+def test_the_refit_game_is_that_of_the_cpu() -> None:
+    cpu, gpu = (checks.refit("logistic", (20,), device) for device in ("cpu", "cuda"))
+    assert checks.gap(cpu, gpu) < checks.LARGEST_REFIT_GAP
+
+
 @pytest.mark.parametrize(("model", "shape"), checks.PROBLEMS)
 def test_noise_has_the_stated_scale(model: str, shape: checks.Shape) -> None:
     assert checks.spread(model, shape, "cuda") == pytest.approx(1, abs=checks.SPREAD_WITHIN)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,19 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.server.run import Run
-from dpvalue_experiments.paper import EXPERIMENTS, federated_rates, use_cases
+from dpvalue_experiments.paper import EXPERIMENTS, use_cases
 from dpvalue_experiments.paper.datasets import MissingDataError, load_hospitals
 from dpvalue_experiments.paper.federated import (
     ROUND_DECAYING,
     ROUND_IID,
-    ROUND_METHODS,
     ROUND_NO_DP,
     round_rate,
     run_rounds,
+    value_rounds,
 )
-from dpvalue_experiments.paper.federated_rates import FIRST_SPLIT, rates_trial, show_rates
 from dpvalue_experiments.paper.methods import (
+    IID,
     Method,
-    Outcome,
-    iid,
     no_dp,
     open_run,
     run_method,
@@ -38,9 +33,8 @@ from dpvalue_experiments.paper.methods import (
     running_mean,
 )
 from dpvalue_experiments.paper.problem import Problem, make_problem, make_sets
+from dpvalue_experiments.paper.readings import AS_PRINTED
 from dpvalue_experiments.paper.trials import Scale
-
-COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 
 
 def clients(n: int = 12, per_party: int = 6, wrong: int = 4) -> Problem:
@@ -55,7 +49,7 @@ def clients(n: int = 12, per_party: int = 6, wrong: int = 4) -> Problem:
 
 def test_one_walk_serves_all_burn_ins() -> None:
     problem = make_problem("digits", None, 40, 100, seed=0, share=0.3)
-    methods = [no_dp(walks=10), iid(), running_mean(), running_mean(0.5), running_mean(0.8)]
+    methods = [no_dp(walks=10), IID, running_mean(), running_mean(0.5), running_mean(0.8)]
     together = run_methods(methods, problem, 20, seed=3, learning_rate=0.02, semivalues=("shapley", "loo"))
     assert list(together) == ["no DP", "i.i.d.", "X*", "Y* q=0.5", "Y* q=0.8"]
     for method in methods:
@@ -163,11 +157,11 @@ def test_a_federation_refuses_what_it_does_not_do() -> None:
 
 def test_which_methods_share_a_learning_rate() -> None:
     problem = make_problem("digits", None, 40, 100, seed=0, share=0.3)
-    methods = [no_dp(walks=2), iid(), running_mean(0.5)]
-    for quiet in (True, False):
-        rates = [one.cost["learning_rate"] for one in run_methods(methods, problem, 20, quiet_rate=quiet).values()]
-        assert rates[1] == rates[2]
-        assert (rates[0] == rates[1]) is quiet
+    methods = [no_dp(walks=2), IID, running_mean(0.5)]
+    rates = [one.cost["learning_rate"] for one in run_methods(methods, problem, 20).values()]
+    assert rates[1] == rates[2] != rates[0]
+    fixed = run_methods(methods, problem, 20, reading=AS_PRINTED.at(0.05))
+    assert [one.cost["learning_rate"] for one in fixed.values()] == [0.05] * 3
 
 
 def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -179,15 +173,16 @@ def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tm
         seen["searched"].add(len(problem.test[0]))
         return round_rate(noise, problem, *rest, **settings)
 
-    def valued(methods: Any, problem: Problem, *rest: Any, **settings: Any) -> Any:
+    def valued(method: Method, problem: Problem, *rest: Any, **settings: Any) -> Any:
         seen["valued"].add(len(problem.test[0]))
-        return open_run(methods, problem, *rest, **settings)
+        return value_rounds(method, problem, *rest, **settings)
 
     monkeypatch.setattr(use_cases, "round_rate", searched)
-    monkeypatch.setattr(use_cases, "open_run", valued)
+    monkeypatch.setattr(use_cases, "value_rounds", valued)
     monkeypatch.setattr(use_cases, "run_methods", lambda *rest, **settings: {})
-    found = use_cases.trial(case, Scale(quick=False, data=str(tmp_path)), 0)["methods"]
-    assert list(found) == ["no DP", "i.i.d.", "correlated", "correlated, honest"]
+    found = use_cases.trial(case, Scale(quick=False, data=str(tmp_path)), 0)["readings"]
+    assert [*found] == [reading.name for reading in case.readings]
+    assert all([*methods] == ["no DP", "i.i.d.", "correlated"] for methods in found.values())
     assert seen == {"searched": {80}, "valued": {30}}
 
 
@@ -202,50 +197,18 @@ def test_wrong_clients_are_found_and_the_rate_is_searched_in_public() -> None:
     assert values[problem.changed].max() < values[~problem.changed].min()
 
 
-def test_a_rate_that_diverges_shows(tmp_path: Path) -> None:
-    trials: list[dict[str, Any]] = [
-        {"rates": [0.1, 0.3], "auc": {"i.i.d.": first, "correlated": second}}
-        for first, second in (([0.6, 0.9], [0.5, None]), ([0.8, 0.4], [0.7, 1.0]))
-    ]
-    table = show_rates(trials, tmp_path / "figure")
-    assert "| 0.1 | 0.700 (0.100) | 0.600 (0.100) | -0.100 (0.000) |" in table
-    assert "| 0.3 | 0.650 (0.250) | nan" in table
-    assert (tmp_path / "figure.png").is_file()
-
-
-def test_rates_are_tried_on_splits_that_no_table_shows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made_images(tmp_path)
-    case = replace(use_cases.CASES["federated-mnist"], k=2, n=4, per_party=2, public=30)
-    seen: list[tuple[int, float]] = []
-
-    def valued(run: Run, orders: int) -> Outcome:
-        seen.append((run.settings.seed, run.walker.learning_rate))
-        return run_rounds(run, orders)
-
-    monkeypatch.setattr(federated_rates, "run_rounds", valued)
-    found = rates_trial(case, Scale(quick=False, data=str(tmp_path)), 1)
-    assert list(found["auc"]) == [method.name for method in ROUND_METHODS]
-    assert seen == [(101, rate) for rate in found["rates"]] * len(ROUND_METHODS)
-    assert max(one.trials for one in use_cases.USE_CASES) < FIRST_SPLIT
-
-
 @pytest.mark.parametrize("name", ["sets-mnist", "federated-mnist"])
 def test_a_use_case_must_show_what_the_page_says(name: str) -> None:
-    def trials(**scores: float) -> list[dict[str, Any]]:
-        every = {"no DP": 0.9, "i.i.d.": 0.6, "correlated": 0.7, "dpvalue, equal noise": 0.8, **scores}
-        return [{"methods": {method: {"auc": score} for method, score in every.items()}}]
+    def trials(ours: float) -> list[dict[str, Any]]:
+        walked = {"no DP": {"auc": 0.9}, "i.i.d.": {"auc": 0.6}, "correlated": {"auc": 0.7}}
+        readings = {reading.name: walked for reading in use_cases.CASES[name].readings}
+        return [{"readings": readings, "methods": {"dpvalue, equal noise": {"auc": ours}}}]
 
     check = EXPERIMENTS[name].check
-    check(trials(), False)
-    for worse in ("no DP", "dpvalue, equal noise"):
-        check(trials(**{worse: 0.5}), True)
-        with pytest.raises(dpv.DpvalueError, match=f"{worse} has an AUC of 0.500, not above 0.600"):
-            check(trials(**{worse: 0.5}), False)
-    if name == "sets-mnist":
-        with pytest.raises(dpv.DpvalueError, match=r"correlated has an AUC of 0\.500"):
-            check(trials(correlated=0.5), False)
-    else:
-        check(trials(correlated=0.5), False)
+    check(trials(0.8), False)
+    check(trials(0.5), True)
+    with pytest.raises(dpv.DpvalueError, match=r"equal noise has an AUC of 0\.500, not above 0\.600"):
+        check(trials(0.5), False)
 
 
 def test_hospitals(tmp_path: Path) -> None:
@@ -270,10 +233,10 @@ def test_hospitals(tmp_path: Path) -> None:
 def made_images(folder: Path) -> None:
     """Small images in MNIST's format: a bright column that depends on the class."""
     generator = np.random.default_rng(0)
-    y = generator.integers(0, 3, 600)
-    images = generator.integers(0, 60, (600, 8, 8))
+    y = generator.integers(0, 3, 1000)
+    images = generator.integers(0, 60, (1000, 8, 8))
     for shift in range(2):
-        images[np.arange(600), :, 2 * y + shift] += 180
+        images[np.arange(1000), :, 2 * y + shift] += 180
     pixels = images.astype(np.uint8)
     np.savez(folder / "mnist.npz", x_train=pixels, y_train=y, x_test=pixels[:1], y_test=y[:1])
 
@@ -283,22 +246,14 @@ def made_images(folder: Path) -> None:
 def test_use_cases_in_small(name: str, tmp_path: Path) -> None:
     made_images(tmp_path)
     trial = EXPERIMENTS[name].trial(Scale(quick=True, data=str(tmp_path)), 0)
-    methods: dict[str, Any] = trial["methods"]
-    assert methods["correlated"]["epsilon"] > 1 >= methods["correlated, honest"]["epsilon"]
-    assert methods["dpvalue, equal noise"]["epsilon"] == methods["i.i.d."]["epsilon"]
+    methods, printed = trial["methods"], trial["readings"]["as printed"]
+    assert methods["dpvalue, equal noise"]["epsilon"] == printed["i.i.d."]["epsilon"] > 1
     assert methods["dpvalue, equal noise"]["auc"] > 0.9
     assert methods["dpvalue, honest"]["auc"] > 0.8
+    assert methods["refit, honest"]["epsilon"] == 1.0
+    run = use_cases.CASES[name].run
+    assert ("longest" in trial["readings"][run.name]["correlated"]) is not run.binds
     table = EXPERIMENTS[name].show([json.loads(json.dumps(trial))], tmp_path / "figure")
-    assert "| no DP - method, paper |" in table
+    assert "| lost, paper |" in table
+    assert ("no bound (eps = " in table) is not run.binds
     assert (tmp_path / "figure.svg").is_file()
-
-
-@pytest.mark.slow
-def test_what_the_paper_leaves_open_is_tried(tmp_path: Path) -> None:
-    made_images(tmp_path)
-    done = subprocess.run(
-        [COMMAND, "reproduce", "mnist-variants", "--data-dir", str(tmp_path)], capture_output=True, text=True,
-        timeout=550, cwd=tmp_path, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "| pixels standardised | 0.05 |" in done.stdout

@@ -33,9 +33,9 @@ class Rows:
 
     @classmethod
     def of(cls, model: Linear, public: PublicSet) -> Rows:
-        """Return the rows of a public set."""
-        x, y = model.inputs(public.x), model.targets(public.y)
-        return cls(x.to(torch.float64), y.to(torch.float64), model.task == REGRESSION)
+        """Return the rows of a public set, on the CPU whatever the engine: what is made of them is small."""
+        x, y = (part.to("cpu", torch.float64) for part in (model.inputs(public.x), model.targets(public.y)))
+        return cls(x, y, model.task == REGRESSION)
 
     def take(self, which: Tensor) -> Rows:
         """Return some of the rows, by a mask or by numbers."""

@@ -3,10 +3,10 @@
 from dpvalue_experiments.paper import (
     attack,
     diabetes,
-    federated_rates,
+    label_figures,
     labels,
-    mnist_variants,
     resources,
+    sweeps,
     theory,
     use_cases,
 )
@@ -16,10 +16,10 @@ EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
         labels.SEMIVALUES_COVERTYPE, labels.SEMIVALUES_MNIST, labels.LOO_COVERTYPE, labels.LOO_MNIST,
-        labels.BURN_IN_COVERTYPE, labels.BURN_IN_MNIST, mnist_variants.MNIST_VARIANTS, diabetes.LARGER_K,
-        diabetes.SELECTION, diabetes.SIMILARITY, theory.UNCERTAINTY, labels.EPSILON, diabetes.REGRESSION, attack.MIA,
-        attack.MIA_COVERTYPE,
-        *federated_rates.FEDERATED_RATES, *use_cases.USE_CASES, resources.MEMORY, resources.RUNTIME,
+        label_figures.BLOCKS_MNIST, label_figures.BURN_IN_COVERTYPE, label_figures.BURN_IN_MNIST,
+        diabetes.LARGER_K, diabetes.SELECTION, diabetes.SIMILARITY, theory.UNCERTAINTY, label_figures.EPSILON,
+        label_figures.EPSILON_MNIST, diabetes.REGRESSION, attack.MIA, attack.MIA_COVERTYPE, *use_cases.USE_CASES,
+        *sweeps.RATES, resources.MEMORY, resources.RUNTIME,
     )
 }  # fmt: skip
 

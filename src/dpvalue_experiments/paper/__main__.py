@@ -34,8 +34,10 @@ def main() -> None:
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(keep_trial, name, scale, number, place): (name, number) for name, number, place in todo}
         for one in as_completed(running):
-            one.result()
-            print(*running[one], "done", flush=True)  # noqa: T201
+            failed = one.exception()  # the others are not to be lost with it
+            print(*running[one], "done" if failed is None else f"failed: {failed!r}", flush=True)  # noqa: T201
+    if any(one.exception() is not None for one in running):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from dpvalue.valuation.diagnostics import mean_adjusted_variance
 from dpvalue_experiments.paper.methods import IID, NO_DP, paper_multiplier, paper_rate, run_method, running_mean
 from dpvalue_experiments.paper.pages import band, markdown, mean_and_error, plotted, save_figure, whole_ticks
 from dpvalue_experiments.paper.problem import Problem, make_problem
+from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue_experiments.paper.trials import Experiment, Scale, Trial
 
 ROWS, WINE_PUBLIC = 400, 1000
@@ -46,25 +47,39 @@ def _model(data: str) -> str:
 
 
 CORRELATED = running_mean(0.8)
+LARGER = 10.0
+
+
+def _readings(problem: Problem, k: int, model: str, seed: int) -> tuple[Reading, ...]:
+    """As printed, and as networks seem to have been run, at the rate that is best without noise; and at larger steps.
+
+    So few rows cannot be parted: no reading is chosen here, all are shown.
+    """
+    rate = paper_rate("none", problem, k, model=model, seed=seed)
+    larger = AS_RUN.at(LARGER * rate, f"{AS_RUN.name}, {LARGER:g} times the rate")
+    return AS_PRINTED.at(rate), AS_RUN.at(rate), larger
 
 
 def larger_k_trial(data: str, scale: Scale, number: int) -> Trial:
     """Value one split with more and more permutations; remove the highest values, retrain, test."""
-    problem = _problem(data, scale, number)
+    problem, model = _problem(data, scale, number), _model(data)
     counts = QUICK_COUNTS if scale.quick else COUNTS
-    found: dict[str, dict[str, list[Any]]] = {}
-    rate = paper_rate("none", problem, counts[0], model=_model(data), seed=number)
-    for method in (IID, CORRELATED, NO_DP):
-        found[method.name] = {"variance": [], "mean": [], "removal": []}
-        for k in counts:
-            result, _ = run_method(
-                replace(method, walks=None), problem, k, model=_model(data), seed=number, learning_rate=rate
-            )
-            ratio = mean_adjusted_variance(result)
-            found[method.name]["variance"].append(float(np.mean(ratio[np.isfinite(ratio)])))
-            found[method.name]["mean"].append(float(np.mean(np.abs(result.values["shapley"]))))
-            found[method.name]["removal"].append(_removal(problem, result.values["shapley"], _model(data)))
-    return {"counts": list(counts), "methods": found}
+    readings = _readings(problem, counts[0], model, number)
+    found: dict[str, dict[str, dict[str, list[Any]]]] = {}
+    for reading in readings:
+        for method in (IID, CORRELATED, NO_DP):
+            here: dict[str, list[Any]] = {"variance": [], "mean": [], "signed": [], "removal": []}
+            for k in counts:
+                own: dict[str, Any] = {"model": model, "seed": number, "learning_rate": reading.rate}
+                result, _ = run_method(method, problem, k, reading=reading, **own)
+                ratio, values = mean_adjusted_variance(result), result.values["shapley"]
+                here["variance"].append(float(np.mean(ratio[np.isfinite(ratio)])))
+                here["mean"].append(float(np.mean(np.abs(values))))
+                here["signed"].append(float(np.mean(values)))
+                here["removal"].append(_removal(problem, values, model))
+            found.setdefault(reading.name, {})[method.name] = here
+    rates = {reading.name: reading.rate for reading in readings}
+    return {"counts": list(counts), "rates": rates, "readings": found}
 
 
 def _removal(problem: Problem, values: Any, model: str, order: str = "high", kind: str = "removal") -> list[float]:
@@ -102,36 +117,53 @@ def _score(problem: Problem, kept: Any, kind: str) -> float:
 
 
 def show_larger_k(trials: list[Trial], path: Path) -> str:
-    """Return the table and the four panels of "larger_k_lower_acc"."""
-    counts = trials[0]["counts"]
-    figure, axes = plotted(2, 2)
-    names = list(trials[0]["methods"])
-    rows = []
-    for name in names:
-        ratios = [one["methods"][name]["variance"] for one in trials]
-        band(axes[0, 0], counts, ratios, name, marker="o")
-        band(axes[0, 1], counts, [one["methods"][name]["mean"] for one in trials], name, marker="o")
-        rows.append([name, *(f"{np.mean([one[i] for one in ratios]):.3g}" for i in range(len(counts)))])
-    axes[0, 0].set(xscale="log", yscale="log", xlabel="k", ylabel="mean of s_j^2 / |mu_j|")
-    axes[0, 1].set(xscale="log", yscale="log", xlabel="k", ylabel="mean of |mu_j|")
-    for panel in axes[0]:
-        whole_ticks(panel, counts)
-    for panel, name in ((axes[1, 0], names[0]), (axes[1, 1], names[1])):
-        for place in (0, len(counts) - 1):
-            removal = [one["methods"][name]["removal"][place] for one in trials]
-            band(panel, SHARES, removal, f"{name}, k = {counts[place]}")
-        last = [one["methods"]["no DP"]["removal"][-1] for one in trials]
-        band(panel, SHARES, last, "no DP", linestyle="--")
-        panel.set(xlabel="share of highest values removed", ylabel="test score")
-    for panel in axes.flat:
-        panel.legend(fontsize="small")
+    """Return the tables, and the four panels of "larger_k_lower_acc" for each reading."""
+    counts, names = trials[0]["counts"], list(trials[0]["readings"])
+    figure, axes = plotted(4, len(names), width=3.6)
+    ratios, means = [], []
+    for panels, reading in zip(axes, names, strict=True):
+        found = [one["readings"][reading] for one in trials]
+        _panels(panels, counts, reading, found)
+        for name in found[0]:
+            ratios.append([reading, name, *_across(found, name, "variance", len(counts))])
+            means.append([reading, name, *_across(found, name, "signed", len(counts))])
     save_figure(figure, path)
-    return markdown(["mean of s_j^2/abs(mu_j)", *(f"k = {k}" for k in counts)], rows)
+    head = [f"k = {k}" for k in counts]
+    rates = ", ".join(f"{name} {np.mean([one['rates'][name] for one in trials]):.2g}" for name in names)
+    return (
+        f"{markdown(['mean of s_j^2/abs(mu_j)', '', *head], ratios)}\n"
+        f"{markdown(['mean of mu_j, with its sign', '', *head], means)}\nMean learning rates: {rates}.\n"
+    )
+
+
+def _across(found: list[dict[str, Any]], name: str, what: str, count: int) -> list[str]:
+    """The means over trials of something of a method, for each k."""
+    return [f"{np.mean([one[name][what][place] for one in found]):.3g}" for place in range(count)]
+
+
+def _panels(panels: Any, counts: list[int], reading: str, found: list[dict[str, Any]]) -> None:
+    """Draw the panels of a reading: variance over mean, mean, and accuracy without the highest values."""
+    names = list(found[0])
+    for name in names:
+        band(panels[0], counts, [one[name]["variance"] for one in found], name, marker="o")
+        band(panels[1], counts, [one[name]["signed"] for one in found], name, marker="o")
+    panels[0].set(xscale="log", yscale="log", xlabel="k", ylabel="mean of s_j^2 / |mu_j|", title=reading)
+    panels[0].title.set_fontsize("small")
+    panels[1].set(xscale="log", xlabel="k", ylabel="mean of mu_j")
+    for panel in panels[:2]:
+        whole_ticks(panel, counts)
+    for panel, name in ((panels[2], names[0]), (panels[3], names[1])):
+        for place in (0, len(counts) - 1):
+            band(panel, SHARES, [one[name]["removal"][place] for one in found], f"{name}, k = {counts[place]}")
+        band(panel, SHARES, [one["no DP"]["removal"][-1] for one in found], "no DP", linestyle="--")
+        panel.set(xlabel="share of highest values removed", ylabel="test score")
+    for panel in panels:
+        panel.legend(fontsize="x-small")
 
 
 def check_larger_k(trials: list[Trial], quick: bool) -> None:
     """Raise unless correlated noise is far smaller, falls with k, and falls faster than i.i.d. noise does."""
-    methods = [one["methods"] for one in trials]
+    methods = [one["readings"][AS_PRINTED.name] for one in trials]
     iid, correlated = (np.mean([one[name]["variance"] for one in methods], axis=0) for name in ("i.i.d.", "Y* q=0.8"))
     if not iid[-1] > 3 * correlated[-1]:
         raise DpvalueError(f"i.i.d. noise has a ratio of {iid[-1]:.3g}, correlated noise one of {correlated[-1]:.3g}")
@@ -159,47 +191,44 @@ REGRESSION = replace(
 
 
 def selection_trial(scale: Scale, number: int) -> Trial:
-    """Value one split; add or remove the highest or lowest, retrain, test."""
-    problem = _problem("diabetes", scale, number)
-    k = 40 if scale.quick else 400
-    found = {}
-    rate = paper_rate("none", problem, k, seed=number)
-    for method in (NO_DP, IID, running_mean(0.8)):
-        values = run_method(method, problem, k, seed=number, learning_rate=rate)[0].values["shapley"]
-        found[method.name] = {
-            f"{kind} {order}": _removal(problem, values, "logistic", order, kind)
-            for kind in ("removal", "addition")
-            for order in ("high", "low")
-        }
+    """Value one split in every reading; add or remove the highest or lowest, retrain, test."""
+    problem, k = _problem("diabetes", scale, number), 40 if scale.quick else 400
     random = np.random.default_rng(number).permutation(problem.n).astype(float)
-    found["random"] = {
-        f"{kind} {order}": _removal(problem, random, "logistic", order, kind)
-        for kind in ("removal", "addition")
-        for order in ("high", "low")
-    }
+    found = {"random": _selected(problem, random)}
+    for reading in _readings(problem, k, "logistic", number):
+        for method in (NO_DP, IID, CORRELATED):
+            own: dict[str, Any] = {"seed": number, "learning_rate": reading.rate}
+            values = run_method(method, problem, k, reading=reading, **own)[0].values["shapley"]
+            found[f"{method.name}, {reading.name}"] = _selected(problem, values)
     return {"methods": found}
+
+
+_SELECTIONS = tuple(f"{kind} {order}" for kind in ("removal", "addition") for order in ("high", "low"))
+
+
+def _selected(problem: Problem, values: Any) -> dict[str, list[float]]:
+    """The test scores of all selections by values."""
+    return {one: _removal(problem, values, "logistic", *reversed(one.split())) for one in _SELECTIONS}
 
 
 def show_selection(trials: list[Trial], path: Path) -> str:
     """Return the table and the figure "data_selection_additional"."""
-    figure, axes = plotted(2, 2)
-    names = list(trials[0]["methods"])
+    figure, axes = plotted(2, 2, width=5.5)
     rows = []
-    for panel, task in zip(axes.flat, ("removal high", "removal low", "addition high", "addition low"), strict=True):
-        for name in names:
-            scores = [one["methods"][name][task] for one in trials]
-            band(panel, SHARES, scores, name)
-        panel.set(title=task, xlabel="share", ylabel="test accuracy")
-        panel.legend(fontsize="small")
-        areas = {name: [float(np.mean(one["methods"][name][task])) for one in trials] for name in names}
-        rows.append([task, *(mean_and_error(areas[name]) for name in names)])
+    for name in trials[0]["methods"]:
+        scores = {task: [one["methods"][name][task] for one in trials] for task in _SELECTIONS}
+        for panel, task in zip(axes.flat, _SELECTIONS, strict=True):
+            band(panel, SHARES, scores[task], name)
+            panel.set(title=task, xlabel="share", ylabel="test accuracy")
+        rows.append([name, *(mean_and_error([float(np.mean(one)) for one in found]) for found in scores.values())])
+    axes[0, 0].legend(fontsize="x-small")
     save_figure(figure, path)
-    return markdown(["mean accuracy over shares", *names], rows)
+    return markdown(["mean accuracy over shares", *_SELECTIONS], rows)
 
 
 def check_selection(trials: list[Trial], quick: bool) -> None:
     """Raise unless removing high values hurts more than removing low ones, without noise and with correlated noise."""
-    for name in ("no DP", "Y* q=0.8"):
+    for name in (f"{method.name}, {AS_PRINTED.name}" for method in (NO_DP, CORRELATED)):
         high, low = (
             float(np.mean([np.mean(one["methods"][name][f"removal {order}"]) for one in trials]))
             for order in ("high", "low")

@@ -11,14 +11,14 @@ import numpy as np
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.learning import RATES, learn, learning_of
 from dpvalue.server.run import Run
-from dpvalue_experiments.paper.methods import Method, Outcome, cost_of, open_run
+from dpvalue_experiments.paper.methods import Method, Outcome, cost_of, open_run, seen_cost
 from dpvalue_experiments.paper.problem import Problem
+from dpvalue_experiments.paper.readings import AS_PRINTED, WATCH
 
 ROUND_NO_DP = Method("no DP", Schedule("independent", burn_in=0.2), "none")
 ROUND_IID = Method("i.i.d.", Schedule("independent", burn_in=0.2), "paper")
 ROUND_DECAYING = Method("correlated", Schedule("decaying", burn_in=0.2), "paper")
-ROUND_HONEST = replace(ROUND_DECAYING, name="correlated, honest", noise="honest")
-ROUND_METHODS = (ROUND_NO_DP, ROUND_IID, ROUND_DECAYING, ROUND_HONEST)
+ROUND_METHODS = (ROUND_NO_DP, ROUND_IID, ROUND_DECAYING)
 
 
 def run_rounds(run: Run, orders_per_round: int) -> Outcome:
@@ -32,17 +32,26 @@ def run_rounds(run: Run, orders_per_round: int) -> Outcome:
     return Outcome(found.values, cost)
 
 
-def at_rate(run: Run, rate: float) -> Run:
-    """Return the run with another learning rate, before anything is released."""
-    return replace(run, walker=replace(run.walker, learning_rate=rate))
+def value_rounds(
+    method: Method, problem: Problem, k: int, epsilon: float, orders_per_round: int, **settings: Any
+) -> Outcome:
+    """Train the global model for k rounds by a method, judged by accuracy; return the values, and what they cost."""
+    run = open_run([method], problem, k, epsilon, metric="accuracy", **settings)
+    WATCH.start()
+    found = run_rounds(run, orders_per_round)
+    seen = seen_cost(method, problem.n, k, epsilon, settings.get("reading", AS_PRINTED))
+    return replace(found, cost={**found.cost, **seen})
 
 
 def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings: Any) -> float:
-    """Return the learning rate of the best global model after k rounds, searched on public rows.
+    """Return the learning rate of the best global model after k rounds, searched on public rows; or the reading's.
 
     Parties of rows from one half of the public set stand in for the clients, with as much noise as is planned (that of
     decaying contributions) but other draws; the other half judges, by loss.
     """
+    known = settings.get("reading", AS_PRINTED).rate
+    if known is not None:
+        return float(known)
     method = ROUND_NO_DP if noise == "none" else replace(ROUND_DECAYING, noise=noise)
     X, y = problem.test
     generator = np.random.default_rng([int(settings["seed"]), problem.n])

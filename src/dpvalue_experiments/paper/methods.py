@@ -8,8 +8,9 @@ those releases really spend is epsilon_honest(s, k). A method is run
     equal     at the same mu, sqrt(k) / s, so that a table of 2 rounds has the noise of the mean of the k releases
     honest    at the epsilon that is claimed, counted as an untrusted server sees it
 
-The paper takes the learning rate of the best model after one pass; here it is searched on public rows (`paper_rate`).
-The library's default searches its own, for its noise.
+What "paper" noise is clipped to is a matter of how the paper is read (`readings`): the noise itself is always that of a
+clip of 1. The paper takes the learning rate of the best model after one pass; here it is searched on public rows
+(`paper_rate`), unless a reading has one of its own. The library's default searches its own, for its noise.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from dpvalue.arrays import Floats, Ints
@@ -33,15 +35,17 @@ from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import semivalue
 from dpvalue_experiments.paper.problem import Problem
+from dpvalue_experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, WATCH, Reading
 
-DELTA, CLIP = 5e-5, 1.0
+DELTA = 5e-5
 # For n parties, k permutations and a claimed epsilon. The first is the paper's own (by Opacus; ours is 3.850), the
 # others are ours: kept here as they take minutes to find, and for machines without dp-accounting.
 PAPER_NOISE = {
     (800, 1000, 1.0): 3.867, (800, 1000, 0.1): 55.907, (800, 1000, 10.0): 0.809, (400, 50, 1.0): 1.377,
     (400, 100, 1.0): 1.824, (400, 200, 1.0): 2.482, (400, 400, 1.0): 3.440, (400, 800, 1.0): 4.819,
     (800, 200, 1.0): 1.822, (100, 1000, 1.0): 10.66, (100, 1000, 10.0): 1.637, (50, 50, 1.0): 3.46,
-    (800, 4000, 1.0): 7.78,
+    (70, 1000, 1.0): 12.729, (70, 200, 1.0): 5.734, (100, 200, 1.0): 4.813,
+    (100, 200, 10.0): 0.925, (100, 60, 1.0): 2.713, (20, 20, 1.0): 3.5,
 }  # fmt: skip
 
 
@@ -73,24 +77,21 @@ class Outcome:
     cost: dict[str, Any]
 
 
-def no_dp(fresh: bool = False, walks: int = 200) -> Method:
-    """Return G-Shapley without noise; `fresh` starts every permutation from a new random model."""
-    return Method("no DP", Schedule("independent", fresh_start=fresh), "none", walks=walks)
+def no_dp(walks: int | None = None) -> Method:
+    """Return G-Shapley without noise, by as many walks as with it, or by fewer."""
+    return Method("no DP", Schedule("independent"), "none", walks=walks)
 
 
-def iid(fresh: bool = False) -> Method:
-    """Return the paper's baseline: noise of its own in every release."""
-    return Method("i.i.d.", Schedule("independent", fresh_start=fresh), "paper")
-
-
-def running_mean(burn_in: float = 0.0, block: int = 1, noise: str = "paper", fresh: bool = False) -> Method:
+def running_mean(burn_in: float = 0.0, block: int = 1, noise: str = "paper") -> Method:
     """Return X* (no burn-in) or Y* of the paper."""
     name = "X*" if not burn_in else f"Y* q={burn_in:g}"
-    schedule = Schedule("running-mean", burn_in, block=block, fresh_start=fresh)
+    schedule = Schedule("running-mean", burn_in, block=block)
     return Method(name + (", honest" if noise == "honest" else ""), schedule, noise)
 
 
-NO_DP, IID = no_dp(), iid()
+NO_DP = no_dp()
+IID = Method("i.i.d.", Schedule("independent"), "paper")
+"""The paper's baseline: noise of its own in every release."""
 DEFAULT_EQUAL = Method("dpvalue, equal noise", None, "equal")
 DEFAULT_HONEST = Method("dpvalue, honest", None, "honest")
 
@@ -100,26 +101,33 @@ def paper_rate(noise: str, problem: Problem, k: int, epsilon: float = 1.0, **set
 
     Without noise, or with that of the mean of k releases: the paper's i.i.d. and correlated walks share one rate.
     """
-    if "learning_rate" in settings:
-        return float(settings["learning_rate"])
+    known = settings.get("learning_rate", settings.get("reading", AS_PRINTED).rate)
+    if known is not None:
+        return float(known)
     reference = no_dp() if noise == "none" else running_mean(noise=noise)
     return open_run([reference], problem, k, epsilon, metric="loss", **settings).choice.learning_rate
 
 
+@cache
 def paper_multiplier(n: int, k: int, epsilon: float) -> float:
     """Return the noise multiplier of the paper's accounting."""
     known = PAPER_NOISE.get((n, k, epsilon))
     return known or accounting.poisson_noise_multiplier(epsilon, DELTA, k, n)
 
 
-def budget(method: Method, n: int, k: int, epsilon: float) -> Privacy | None:
-    """Return the privacy of a method, always stated as what is really spent."""
+def budget(method: Method, n: int, k: int, epsilon: float, reading: Reading = AS_PRINTED) -> Privacy | None:
+    """Return the privacy of a method, always stated as what is really spent, for gradients as long as the clip."""
     if method.noise == "none":
         return None
     if method.noise == "honest":
         return Privacy(epsilon, DELTA)
-    spent = accounting.epsilon(paper_multiplier(n, k, epsilon), DELTA, k)
-    return Privacy(spent, DELTA, mechanism="gaussian")
+    clip = reading.clip if method.noise == "paper" else CLIP
+    return Privacy(spent(paper_multiplier(n, k, epsilon), k, clip), DELTA, mechanism="gaussian")
+
+
+def spent(multiplier: float, k: int, length: float) -> float:
+    """Return the epsilon of k releases of contributions of a length, with noise of so many times a clip of 1."""
+    return accounting.epsilon(multiplier * CLIP / length, DELTA, k)
 
 
 def run_method(
@@ -132,7 +140,10 @@ def run_method(
     metric: str = "loss",
     **settings: Any,
 ) -> tuple[Result, dict[str, Any]]:
-    """Value a problem by a method; return the result, and what it cost. `settings` are those of `value`."""
+    """Value a problem by a method; return the result, and what it cost.
+
+    `settings` are those of `value`, here and below; with them there may be a `reading` of the paper.
+    """
     began = time.perf_counter()
     result = value(
         problem.parties,
@@ -153,15 +164,13 @@ def run_methods(
     *,
     semivalues: tuple[str, ...] = ("shapley",),
     metric: str = "loss",
-    quiet_rate: bool = False,
     **settings: Any,
 ) -> dict[str, Outcome]:
     """Value a problem by several methods, the paper's with the learning rates of `paper_rate`.
 
-    Methods that differ in burn-in alone walk and release the same: they are walked once. With `quiet_rate` all of the
-    paper's methods share the rate that is best without noise.
+    Methods that differ in burn-in alone walk and release the same: they are walked once.
     """
-    kinds = {"none" if quiet_rate else one.noise for one in methods if one.schedule is not None}
+    kinds = {one.noise for one in methods if one.schedule is not None}
     rates = {noise: paper_rate(noise, problem, k, epsilon, **settings) for noise in sorted(kinds)}
     found: dict[str, Outcome] = {}
     for method in methods:
@@ -170,9 +179,12 @@ def run_methods(
             found[method.name] = Outcome(dict(result.values), cost)
         elif method.name not in found:
             same = [other for other in methods if method.shares_walks(other)]
-            own = {**settings, "learning_rate": rates["none" if quiet_rate else method.noise]}
+            own = {**settings, "learning_rate": rates[method.noise]}
             run = open_run(same, problem, k, epsilon, metric=metric, **own)
-            found |= _walk_once(run, same, semivalues)
+            WATCH.start()
+            outcomes = _walk_once(run, same, semivalues)
+            seen = seen_cost(method, problem.n, k, epsilon, settings.get("reading", AS_PRINTED))
+            found |= {name: replace(one, cost={**one.cost, **seen}) for name, one in outcomes.items()}
     return {method.name: found[method.name] for method in methods}
 
 
@@ -187,6 +199,14 @@ def open_run(
     )  # fmt: skip
     with asked.engine.threading():
         return run_for(problem.parties, Utility(*problem.test, metric=metric), asked)
+
+
+def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading) -> dict[str, Any]:
+    """What the releases of a walk spent if nothing bounded them: for the longest gradient since the watch began."""
+    if reading.binds or method.noise != "paper":
+        return {}
+    longest, multiplier = WATCH.longest(), paper_multiplier(n, k, epsilon)
+    return {"longest": longest, "multiplier": multiplier, "epsilon": spent(multiplier, k, min(longest, LOOSE))}
 
 
 def _walk_once(run: Run, methods: Sequence[Method], semivalues: tuple[str, ...]) -> dict[str, Outcome]:
@@ -216,17 +236,20 @@ def _walk_once(run: Run, methods: Sequence[Method], semivalues: tuple[str, ...])
 
 def _asked(method: Method, problem: Problem, k: int, epsilon: float, settings: dict[str, Any]) -> dict[str, Any]:
     """What is asked of `value`, or written into `Settings`, for a method."""
-    privacy = budget(method, problem.n, k, epsilon)
+    reading = settings.get("reading", AS_PRINTED)
+    privacy = budget(method, problem.n, k, epsilon, reading)
+    clipped = method.schedule is not None and method.noise == "paper"
     own = {
         "game": "steps",  # the paper's: its tables compare ways to release for that game
         "privacy": privacy,
         "permutations": min(k, method.walks or k),
-        "clip": CLIP if method.schedule is not None and privacy is not None else "auto",
+        "clip": reading.clip if clipped else CLIP if method.schedule is not None and privacy is not None else "auto",
+        "clip_rule": reading.rule if clipped else "auto",
         "noise": "fast",
         "engine": Local(),
         "seed": 0,
     }
-    return {**own, **settings}
+    return {**own, **{name: given for name, given in settings.items() if name != "reading"}}
 
 
 def cost_of(spent: Guarantee, rate: float, began: float) -> dict[str, Any]:

@@ -22,6 +22,15 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
+def said_spent(cost: dict[str, Any]) -> str:
+    """Return what a method really spent, in words; where nothing was bounded, for the longest gradient seen."""
+    if cost["epsilon"] is None:
+        return "-"
+    if "longest" in cost:
+        return f"no bound (eps = {cost['epsilon']:.3g} for a gradient of {cost['longest']:.3g}, the longest seen)"
+    return f"eps = {cost['epsilon']:.3g}"
+
+
 def save_figure(figure: Any, path: Path) -> None:
     """Save a figure as vectors and as pixels, beside each other."""
     import matplotlib.pyplot as plt

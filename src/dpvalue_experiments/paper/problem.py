@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpvalue.arrays import Array, Bools
+from dpvalue.arrays import Array, Bools, Ints
 from dpvalue.data.parties import Parties
 from dpvalue.errors import DpvalueError
 from dpvalue_experiments.paper.datasets import Arrays, load
@@ -50,18 +50,43 @@ class Problem:
         return replace(self, train=((train - mean) / spread, y), test=((test - mean) / spread, y_test))
 
 
+TRIALS, CHOICES = "trials", "choices"
+"""The parts of a data set: trials are drawn from one, and what is chosen by its answers from the other."""
+
+
+def part(count: int, name: str | None) -> Ints:
+    """Return the places of the rows that belong to a part of a data set; of all rows if it is None.
+
+    Three of five rows are for trials, at random but always the same ones.
+    """
+    if name is None:
+        return np.arange(count)
+    order = np.random.default_rng(count).permutation(count)
+    trials = 3 * count // 5
+    return np.sort({TRIALS: order[:trials], CHOICES: order[trials:]}[name])
+
+
 def make_problem(
-    name: str, folder: str | Path | None, rows: int, public: int, seed: int, share: float = 0.0
+    name: str,
+    folder: str | Path | None,
+    rows: int,
+    public: int,
+    seed: int,
+    share: float = 0.0,
+    of: str | None = None,
 ) -> Problem:
     """Return `rows` private and `public` public rows of a data set, drawn at random, a share of the labels changed.
 
-    Flat features are standardised by the public rows; images are left as they are.
+    Flat features are standardised by the public rows; images are left as they are. `of` is the part to draw from.
     """
     X, y = load(name, folder)
-    if len(X) < rows + min(public, 2):
-        raise DpvalueError(f"{name} has {len(X)} rows, fewer than {rows} private and {public} public ones")
+    known = part(len(X), of)
+    if len(known) < rows + min(public, 2):
+        raise DpvalueError(
+            f"{name} has {len(known)} rows to draw from, fewer than {rows} private and {public} public ones"
+        )
     generator = np.random.default_rng([seed, len(name)])
-    order = generator.permutation(len(X))[: rows + public]
+    order = known[generator.permutation(len(known))[: rows + public]]
     X, y = np.asarray(X[order], dtype=np.float64 if X.ndim == 2 else np.float32), y[order]
     if X.ndim == 2:
         spread = X[rows:].std(0)
@@ -78,14 +103,21 @@ def make_problem(
     return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed)
 
 
-def make_sets(arrays: Arrays, parties: int, per_party: int, public: int, seed: int, share: float) -> Problem:
-    """Return parties of `per_party` rows each, and public rows, drawn at random; of a share all labels are changed."""
+def make_sets(
+    arrays: Arrays, parties: int, per_party: int, public: int, seed: int, share: float, of: str | None = None
+) -> Problem:
+    """Return parties of `per_party` rows each, and public rows, drawn at random; of a share all labels are changed.
+
+    `of` is the part of the data to draw from.
+    """
     X, y = arrays
-    rows = parties * per_party
-    if len(X) < rows + public:
-        raise DpvalueError(f"{len(X)} rows are fewer than {parties} parties of {per_party}, and {public} public ones")
+    rows, known = parties * per_party, part(len(X), of)
+    if len(known) < rows + public:
+        raise DpvalueError(
+            f"{len(known)} rows are fewer than {parties} parties of {per_party}, and {public} public ones"
+        )
     generator = np.random.default_rng([seed, parties])
-    order = generator.permutation(len(X))[: rows + public]
+    order = known[generator.permutation(len(known))[: rows + public]]
     X, y = X[order], y[order]
     if not np.isin(y, y[rows:]).all():
         raise DpvalueError(f"{public} public rows, drawn at random, do not hold every class of the private ones")
