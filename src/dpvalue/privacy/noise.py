@@ -29,6 +29,8 @@ from dpvalue.streams import Purpose, stream
 KINDS = ("secure", "fast")
 _NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
 
+_WORDS_OF_A_KEY = 2**30  # 8 GiB; the counter of ChaCha20 is for 256
+
 
 def piece_rows(size: int, device: torch.device) -> int:
     """Return how many rows of this length are drawn at once; a function of nothing else, so nothing else matters."""
@@ -63,6 +65,29 @@ class NoiseStream:
             self._left = self._left[take:]
             done += take
         return out
+
+
+class ChaChaWords:
+    """Uniform 64-bit words: the key stream of ChaCha20 under a key of the operating system.
+
+    Far before a key's counter of blocks would start again, a new key takes its place.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        self._cipher = Cipher(algorithms.ChaCha20(secrets.token_bytes(32), bytes(16)), mode=None).encryptor()
+        self._left = _WORDS_OF_A_KEY
+
+    def __call__(self, count: int) -> Words:
+        """Return the next `count` words."""
+        if count > self._left:
+            self._renew()
+        self._left -= count
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype=np.uint64)
 
 
 class NoiseSource(Protocol):
@@ -100,20 +125,14 @@ class SecureNoise:
 
     def __init__(self) -> None:
         try:
-            import randomgen  # noqa: F401
+            import cryptography  # noqa: F401
         except ModuleNotFoundError:
-            message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
+            message = "noise='secure' needs the package cryptography; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
-        from randomgen import ChaCha
-
-        generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        sampler = law_named(law).sampling.discrete
-
-        def words(count: int) -> Words:
-            return generator.integers(0, 2**64, count, dtype=np.uint64)
+        words, sampler = ChaChaWords(), law_named(law).sampling.discrete
 
         def draw(out: Tensor) -> None:
             out.copy_(torch.from_numpy(sampler(words, bits, out.numel())).view_as(out))
