@@ -8,8 +8,8 @@ e^(-j / t). A Gaussian by rejection from a Laplace variable, with a coin (Canonn
 is random is whole numbers from a stream of bits.
 
 A uniform number u starts as some 64 bits, and what it is compared with as a float64 of known error: if they are further
-apart than that error and the bits of u that are not drawn yet, the comparison is decided, exactly. If not (once in 2^17
-numbers, or in 2^39 coins) both are computed further, as far as it takes. So the law is that of exact arithmetic, at the
+apart than that error and the bits of u that are not drawn yet, the comparison is decided, exactly. If not (once in 2^16
+numbers, or in 2^41 coins) both are computed further, as far as it takes. So the law is that of exact arithmetic, at the
 speed of float64.
 """
 
@@ -28,10 +28,10 @@ from dpvalue.errors import require_number
 Bits = Callable[[int], Words]
 """Takes a count; returns that many uniform 64-bit words."""
 
-_UNSURE = 2.0**-40  # of a coin's probability, and of a logarithm: far above their rounding
+_UNSURE = 2.0**-42  # of a coin's probability, and of a logarithm: far above their rounding
 _PIECE = 2**15  # numbers made at once: their arrays stay in a cache
-_INVERTED = 22  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
-_LEAST_SURE = 2**44  # of the 63 bits of u: below, its logarithm depends on bits that are not drawn yet
+_INVERTED = 24  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
+_LEAST_SURE = 2**46  # of the 63 bits of u: below, its logarithm depends on bits that are not drawn yet
 MOST_BITS = 45  # the exponent of a coin has then an error far below what is called unsure
 
 
@@ -56,8 +56,11 @@ def discrete_gaussian(bits: Bits, sigma_bits: int, count: int) -> Ints:
 
     def accepted(wanted: int) -> Ints:
         proposed = _laplace(bits, sigma_bits, wanted)
-        away = np.abs(proposed) - sigma
-        fallen = _coins(bits, np.square(away.astype(np.float64)), 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
+        away = np.abs(proposed)
+        away -= sigma
+        tops = away.astype(np.float64)
+        tops *= tops
+        fallen = _coins(bits, tops, 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
         return proposed[fallen]
 
     return _collect(accepted, count)
@@ -101,13 +104,14 @@ def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
 
 def _geometric(bits: Bits, uniform: Words, scale_bits: int) -> Ints:
     """floor(-t ln u) for numbers u that start with these 63 bits, t = 2^scale_bits."""
-    middle = ((uniform << np.uint64(1)) | np.uint64(1)).astype(np.float64)  # of what the bits leave open, times 2^64
-    middle *= 2.0**-64
-    exact = np.log(middle, out=middle)
+    exact = uniform.view(np.int64).astype(np.float64)
+    exact += 0.5  # the middle of what the bits leave open
+    exact *= 2.0**-63
+    np.log(exact, out=exact)
     exact *= -(2.0**scale_bits)
-    nearest = np.rint(exact)
-    size = np.floor(exact).astype(np.int64)
-    np.abs(np.subtract(exact, nearest, out=exact), out=exact)
+    size = exact.astype(np.int64)  # rounded toward zero
+    exact -= np.rint(exact)
+    np.abs(exact, out=exact)
     for unsure in np.flatnonzero((exact < _UNSURE * 2**scale_bits) | (uniform < _LEAST_SURE)):
         size[unsure] = _exact_geometric(int(uniform[unsure]), 63, scale_bits, bits)
     return size
@@ -115,7 +119,7 @@ def _geometric(bits: Bits, uniform: Words, scale_bits: int) -> Ints:
 
 def _low_bits(bits: Bits, scale_bits: int, count: int, wanted: int) -> tuple[Ints, Bools]:
     """Numbers of `count` bits, and whether each is kept: with probability e^(-number / t)."""
-    words = bits(wanted)  # the number, and at least 41 bits of a coin
+    words = bits(wanted)  # the number, and at least 43 bits of a coin
     low = (words & np.uint64(2**count - 1)).view(np.int64)
     coins = words >> np.uint64(count)
     # As e^(-z) >= 1 - z, no exponential is needed where u is below 1 - z.
@@ -143,12 +147,19 @@ def _exact_geometric(word: int, length: int, scale_bits: int, bits: Bits) -> int
 
 
 def _coins(bits: Bits, tops: Floats, bottom: int, exact_top: Callable[[int], int]) -> Bools:
-    """Toss coins that fall with probability e^(-top / bottom), exactly; `exact_top(i)` is the whole number tops[i]."""
+    """Toss coins that fall with probability e^(-top / bottom), exactly; `exact_top(i)` is the whole number tops[i].
+
+    The bottom is a power of 2, so that a product with its inverse is a division.
+    """
     words = bits(len(tops))
-    gap = np.exp(tops / -float(bottom))
-    gap -= words.astype(np.float64) * 2.0**-64
+    gap = tops * (-1.0 / bottom)
+    np.exp(gap, out=gap)
+    uniform = (words >> np.uint64(1)).view(np.int64).astype(np.float64)  # faster than from 64 bits without a sign
+    uniform *= 2.0**-63
+    gap -= uniform
     fallen = gap > 0
-    for unsure in np.flatnonzero(np.abs(gap) < _UNSURE):
+    np.abs(gap, out=gap)
+    for unsure in np.flatnonzero(gap < _UNSURE):
         fallen[unsure] = _is_below(int(words[unsure]), Fraction(exact_top(int(unsure)), bottom), bits)
     return fallen
 
