@@ -13,6 +13,7 @@ import dpvalue as dpv
 from dpvalue import compiled
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear
+from dpvalue.models.linear import mean_log_sum_exp
 from dpvalue.privacy import noise as noise_module
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import FastNoise
@@ -71,6 +72,19 @@ def test_another_torch_draws_its_own_numbers(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.undo()
     monkeypatch.setattr(normal_kernel, "Normals", lambda seed: Normals(seed + 1))
     assert not normal_kernel.draws_as_torch.__wrapped__()
+
+
+@pytest.mark.parametrize("rows", [1, 7, 8, 1003])
+@pytest.mark.parametrize("scale", [0.1, 5.0, 17.0, 100.0])
+def test_the_compiled_loss_is_torchs(rows: int, scale: float) -> None:
+    """Up to outputs of 60 in compiled code, beyond them by torch."""
+    outputs = torch.randn(5, 3, rows, generator=torch.Generator().manual_seed(1)) * scale
+    if scale < 20:
+        outputs[0, 0, 0], outputs[1, :, 0] = 59.9, -59.9
+        outputs.clamp_(-59.9, 59.9)
+    expected = outputs.double().logsumexp(1).mean(-1)
+    torch.testing.assert_close(mean_log_sum_exp(outputs.clone(), compiled=True), expected, rtol=3e-7, atol=3e-7)
+    assert torch.equal(mean_log_sum_exp(outputs * torch.nan, compiled=True).isnan(), torch.ones(5, dtype=torch.bool))
 
 
 def valued(monkeypatch: pytest.MonkeyPatch, how: str, **settings: Any) -> tuple[dpv.Result, bool]:

@@ -68,6 +68,7 @@ class InterleavedReleases:
         utility is evaluated.
         """
         n = self.contributions.n
+        evaluate = evaluate.compiled() if self.compiled and evaluate is not None else evaluate
         first = self.schedule.first_valued(self.permutations)
         history = _History(self)
         size = self._block_size(evaluate)
