@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -89,13 +90,20 @@ def _compare(
     slice_: int,
     times: int = 1,
 ) -> list[Line]:
-    """Time the engine on whole runs beside a slice of the literal loop, in turns, so many times; the least count."""
+    """Time the engine on whole runs beside a slice of the literal loop, in turns, so many times; the least count.
+
+    Ratios are by the clock; on a CPU the notes have them in seconds of cores as well, which others' work on the same
+    machine moves less. Twice that is what two cores would give at best.
+    """
     loop, threads = LiteralLoop(module, data, torch.device("cuda" if gpu else "cpu")), torch.get_num_threads()
     steps: list[float] = []
+    cores: list[float] = []
     found: list[list[Measured[Any]]] = [[] for _ in runs]
     for turn in range(times):
         torch.set_num_threads(1)
         steps.append(loop.seconds_per_step(slice_, 0.9, ALPHA, CLIP, 3.867))
+        if not gpu:
+            cores.append(loop.seconds_per_step(slice_, 0.9, ALPHA, CLIP, 3.867, time.process_time))
         torch.set_num_threads(threads)
         for run, measured in zip(runs, found, strict=True):
             with _environment(DPVALUE_COMPILED="1" if run.compiled else "0"):
@@ -104,9 +112,11 @@ def _compare(
                 work = partial(_value, data, run.schedule, run.permutations, gpu, model=model, noise=run.noise)
                 measured.append(measure(work, gpu))
     step, n = min(steps), len(data.train[0])
-    lines = [Line(f"{name}: literal loop", step, 1 / step, note="seconds of one step, 0.9 without utility")]
+    note = "seconds of one step, 0.9 without utility" + (f"; {min(cores):.3g} s of a core" if cores else "")
+    lines = [Line(f"{name}: literal loop", step, 1 / step, note=note)]
     for run, measured in zip(runs, found, strict=True):
         seconds, stands_for = min(one.seconds for one in measured), run.k * n
+        busy = min(one.cpu_seconds for one in measured)
         lines.append(
             Line(
                 f"{name}: {run}",
@@ -116,7 +126,7 @@ def _compare(
                 step * stands_for / seconds,
                 f"literal loop, k = {run.k}",
                 run.target,
-                note=f"{min(one.cpu_seconds for one in measured):.3g} s of cores",
+                note=f"{busy:.3g} s of cores: {min(cores) * stands_for / busy:.3g} x for each" if cores else "",
             )
         )
     return lines
