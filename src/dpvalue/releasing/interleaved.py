@@ -31,7 +31,7 @@ from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import Purpose, permutations
 
 _MOST_POSITIONS = 64
-_COMPILED_NUMBERS = 2**21  # of a stretch in compiled code: few walks have long ones
+_COMPILED_NUMBERS = 2**19  # of a stretch in compiled code: few walks have long ones
 
 
 def runs_compiled(contributions: Contributions, schedule: Schedule, permutations: int, n: int, like: Tensor) -> bool:
