@@ -67,13 +67,62 @@ def test_low_bits_are_uniform() -> None:
     assert stats.chisquare(np.bincount(drawn & 255, minlength=256)).pvalue > 1e-3
 
 
-def test_a_coin_decided_by_float_is_decided_as_by_exact_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With everything called unsure, every coin goes through exact arithmetic: the same numbers come out."""
+@pytest.mark.parametrize("bits", [0, 24, 26, 45])
+def test_what_is_decided_by_float_is_decided_as_by_exact_arithmetic(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With everything called unsure, every number goes through exact arithmetic: the same ones come out."""
     for sampler in (discrete_laplace, discrete_gaussian):
-        fast = sampler(source(4), 22, 300)
+        fast = sampler(source(4), bits, 300)
         with monkeypatch.context() as patch:
             patch.setattr(samplers, "_UNSURE", 2.0)
-            assert sampler(source(4), 22, 300).tolist() == fast.tolist()
+            assert sampler(source(4), bits, 300).tolist() == fast.tolist()
+
+
+@pytest.mark.parametrize("law", ["laplace", "gaussian"])
+def test_bits_below_those_of_the_inversion_have_the_exact_probabilities(
+    law: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at large scales, where nobody could count, with one bit in the place of 24."""
+    monkeypatch.setattr(samplers, "_INVERTED", 1)
+    sampler = discrete_laplace if law == "laplace" else discrete_gaussian
+    drawn = sampler(source(5), 3, 40_000)
+    counts = np.append(np.bincount(drawn[np.abs(drawn) <= 20] + 20, minlength=41), (np.abs(drawn) > 20).sum())
+    assert stats.chisquare(counts, chances(law, 3, 20) * len(drawn)).pvalue > 1e-3
+
+
+def following(*words: int) -> Bits:
+    """A source of these words, one at a time, and of nothing else."""
+    left = list(words)
+
+    def draw(count: int) -> Any:
+        assert count == 1
+        return np.array([left.pop(0)], dtype=np.uint64)
+
+    return draw
+
+
+@pytest.mark.parametrize(("k", "scale_bits"), [(1, 0), (1, 22), (5_000_000, 24), (3, 7), (40, 0)])
+def test_a_number_at_the_edge_of_two_sizes_is_decided_by_further_bits(k: int, scale_bits: int) -> None:
+    """A uniform number whose first 63 bits are those of e^(-k / t): above it the size is k - 1, below it k."""
+    from decimal import Decimal, localcontext
+
+    with localcontext() as context:
+        context.prec = 80
+        exact = int((Decimal(-k) / 2**scale_bits).exp() * 2**127)
+    first, second = exact >> 64, exact & (2**64 - 1)
+    for next_word, size in ((second - 1, k), (second + 1, k - 1)):
+        uniform = np.array([first], dtype=np.uint64)
+        assert samplers._geometric(following(next_word), uniform, scale_bits).tolist() == [size]
+    # The very next ones are decided without.
+    assert samplers._exact_geometric(first - 1, 63, scale_bits, following()) >= k
+    assert samplers._exact_geometric(first + 1, 63, scale_bits, following()) <= k - 1
+
+
+def test_the_ends_of_the_uniform_numbers_are_drawn_further() -> None:
+    """63 zeros say that a size is at least 43; 63 ones, that it is 0."""
+    zero, ones = np.array([0], dtype=np.uint64), np.array([2**63 - 1], dtype=np.uint64)
+    assert samplers._geometric(following(0, 2**62), zero, 0).tolist() == [int(129 * np.log(2))]
+    assert samplers._geometric(following(), ones, 0).tolist() == [0]
+    assert samplers._exact_geometric(2**63 - 1, 63, 22, following()) == 0
 
 
 def test_a_tie_is_decided_by_further_bits() -> None:

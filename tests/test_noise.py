@@ -13,7 +13,7 @@ from scipy import stats
 import dpvalue as dpv
 from dpvalue.privacy.grid import make_grid
 from dpvalue.privacy.mechanism import make_mechanism
-from dpvalue.privacy.noise import FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
+from dpvalue.privacy.noise import ChaChaWords, FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
 from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
@@ -46,6 +46,24 @@ def test_secure_noise_never_repeats() -> None:
     )
     assert not torch.equal(first, second)
     assert abs(float(np.corrcoef(first.flatten(), second.flatten())[0, 1])) < 0.02
+
+
+def test_words_are_chacha20s_and_a_key_is_replaced_before_its_counter_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key stream of a key of zeros is in RFC 7539, A.1."""
+    keys: list[int] = []
+
+    def zeros(bits: int) -> int:
+        keys.append(bits)
+        return 0
+
+    monkeypatch.setattr("dpvalue.privacy.noise.secrets.randbits", zeros)
+    words = ChaChaWords()
+    assert np.concatenate([words(1), words(1)]).tobytes().hex() == "76b8e0ada0f13d90405d6ae55386bd28"
+    assert keys == [256]
+    monkeypatch.setattr("dpvalue.privacy.noise._WORDS_OF_A_KEY", 4)
+    words = ChaChaWords()
+    assert words(3).tobytes() == words(3).tobytes()  # the second one is the beginning of the next key's, here the same
+    assert keys == [256, 256, 256]
 
 
 @pytest.mark.parametrize("when", ["before a draw", "after a draw"])

@@ -256,10 +256,10 @@ def test_utilities_that_overflow_are_warned_about() -> None:
 
 
 def test_no_privacy_needs_no_noise_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "randomgen", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
     train, test = classification(6)
     dpv.value(train, test, privacy=None, permutations=2, progress=False)
-    with pytest.raises(dpv.DpvalueError, match="needs the package randomgen"):
+    with pytest.raises(dpv.DpvalueError, match="needs the package cryptography"):
         dpv.value(train, test, progress=False)
 
 

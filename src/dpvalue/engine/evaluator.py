@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 import torch
 from torch import Tensor
 
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
-from dpvalue.models import Model
+from dpvalue.models import Linear, Model
 
 
 class Evaluator:
@@ -19,6 +21,14 @@ class Evaluator:
         self._loss = model.mean_loss(self._x, self._y)
         self._engine, self._share = engine, not callable(public.metric)
         self.batch = engine.piece(model.numbers + len(public.x) * model.numbers_per_row(), least=16)
+
+    def compiled(self) -> Evaluator:
+        """Return the same, in compiled code where there is some for the model."""
+        if not isinstance(self._model, Linear):
+            return self
+        other = copy(self)
+        other._loss = self._model.mean_loss(self._x, self._y, compiled=True)
+        return other
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""

@@ -49,10 +49,11 @@ class Linear:
         """Return x W^T + b for each model."""
         return x @ self._matrix(theta).transpose(1, 2)
 
-    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    def mean_loss(self, x: Tensor, y: Tensor, compiled: bool = False) -> Callable[[Tensor], Tensor]:
         """Return the mean loss with the outputs of all models in one product, classes before rows.
 
-        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta.
+        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta. The
+        first one may be in compiled code.
         """
         columns = x.T.contiguous()
         labels = self.targets(y)
@@ -63,7 +64,7 @@ class Linear:
 
         def cross_entropy(theta: Tensor) -> Tensor:
             outputs = (theta.view(-1, self.features + 1) @ columns).view(len(theta), self.width, -1)
-            return log_sum_exp(outputs).mean(-1, dtype=torch.float64) - theta.to(torch.float64) @ picked
+            return mean_log_sum_exp(outputs, compiled) - theta.to(torch.float64) @ picked
 
         return squared_error if self.task == REGRESSION else cross_entropy
 
@@ -109,14 +110,20 @@ class Linear:
         return hashlib.sha256(f"{self.kind} {self.features} {self.width}".encode()).hexdigest()
 
 
-def log_sum_exp(outputs: Tensor) -> Tensor:
-    """Return log sum_c exp over the middle dimension of (b, classes, rows), in place where that is safe.
+def mean_log_sum_exp(outputs: Tensor, compiled: bool = False) -> Tensor:
+    """Return the mean over rows of log sum_c exp of (b, classes, rows), in float64; `outputs` may be overwritten.
 
     Below an absolute value of 60 no exponential overflows or vanishes, which spares the passes for the largest class.
     """
     if outputs.is_cuda:  # reading the bounds would wait for the device
-        return outputs.logsumexp(1)
+        return outputs.logsumexp(1).mean(-1, dtype=torch.float64)
     low, high = outputs.aminmax()
-    if max(-float(low), float(high)) < 60.0:
-        return outputs.exp_().sum(1).log_()
-    return outputs.logsumexp(1)
+    if not max(-float(low), float(high)) < 60.0:
+        return outputs.logsumexp(1).mean(-1, dtype=torch.float64)
+    if compiled and outputs.dtype == torch.float32:
+        from dpvalue.models import softmax_kernel
+
+        found = outputs.new_empty(len(outputs), dtype=torch.float64)
+        softmax_kernel.mean_log_sum_exp(outputs.numpy(), found.numpy())
+        return found
+    return outputs.exp_().sum(1).log_().mean(-1, dtype=torch.float64)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvalue.models.base import REGRESSION, Model
-from dpvalue.models.linear import Linear, log_sum_exp
+from dpvalue.models.linear import Linear, mean_log_sum_exp
 
 
 class Projected:
@@ -109,7 +109,7 @@ class ProjectedLinear(Projected):
         def cross_entropy(theta: Tensor) -> Tensor:
             outputs = torch.addmm(start, theta, columns).view(len(theta), self.linear.width, -1)
             own = picked[0] + theta.to(torch.float64) @ picked[1:]
-            return log_sum_exp(outputs).mean(-1, dtype=torch.float64) - own
+            return mean_log_sum_exp(outputs) - own
 
         return squared_error if self.task == REGRESSION else cross_entropy
 

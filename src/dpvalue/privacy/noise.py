@@ -29,6 +29,8 @@ from dpvalue.streams import Purpose, stream
 KINDS = ("secure", "fast")
 _NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
 
+_WORDS_OF_A_KEY = 2**30  # 8 GiB; the counter of ChaCha20 is for 256
+
 
 def piece_rows(size: int, device: torch.device) -> int:
     """Return how many rows of this length are drawn at once; a function of nothing else, so nothing else matters."""
@@ -43,26 +45,52 @@ class NoiseStream:
 
     def __init__(self, draw: Callable[[Tensor], object], like: Tensor, piece: int | None = None) -> None:
         self._draw, self._piece = draw, piece
-        self._left = like.new_empty(0, len(like))
+        self._left, self._kept = like.new_empty(0, len(like)), 0  # the last piece, and how many of its rows are left
         self._owner = os.getpid()
 
     def fill(self, out: Tensor) -> Tensor:
         """Fill `out` (rows, size), contiguous, with the next rows; return it."""
         if os.getpid() != self._owner:  # parent and child would draw the same noise, which cancels in a difference
             raise DpvalueError("a stream of noise must not be used across a fork: ask for a new one")
-        if self._piece is None or (len(out) == self._piece and not len(self._left)):
+        rows = out.shape[0]  # len(out) takes longer than all else here
+        if self._piece is None or (rows == self._piece and self._kept == 0):
             self._draw(out)
             return out
         done = 0
-        while done < len(out):
-            if not len(self._left):
-                self._left = out.new_empty(self._piece, out.shape[1])
+        while done < rows:
+            if self._kept == 0:
+                self._left, self._kept = out.new_empty(self._piece, out.shape[1]), self._piece
                 self._draw(self._left)
-            take = min(len(self._left), len(out) - done)
-            out[done : done + take] = self._left[:take]
-            self._left = self._left[take:]
+            take, first = min(self._kept, rows - done), self._piece - self._kept
+            out[done : done + take] = self._left[first : first + take]
+            self._kept -= take
             done += take
         return out
+
+
+class ChaChaWords:
+    """Uniform 64-bit words: the key stream of ChaCha20 under a key of the operating system.
+
+    Far before a key's counter of blocks would start again, a new key takes its place.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+        self._cipher = Cipher(
+            algorithms.ChaCha20(secrets.randbits(256).to_bytes(32, "little"), bytes(16)), mode=None
+        ).encryptor()
+        self._left = _WORDS_OF_A_KEY
+
+    def __call__(self, count: int) -> Words:
+        """Return the next `count` words."""
+        if count > self._left:
+            self._renew()
+        self._left -= count
+        return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype=np.uint64)
 
 
 class NoiseSource(Protocol):
@@ -100,20 +128,14 @@ class SecureNoise:
 
     def __init__(self) -> None:
         try:
-            import randomgen  # noqa: F401
+            import cryptography  # noqa: F401
         except ModuleNotFoundError:
-            message = "noise='secure' needs the package randomgen; install it, or ask for noise='fast'"
+            message = "noise='secure' needs the package cryptography; install it, or ask for noise='fast'"
             raise DpvalueError(message) from None
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
-        from randomgen import ChaCha
-
-        generator = np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
-        sampler = law_named(law).sampling.discrete
-
-        def words(count: int) -> Words:
-            return generator.integers(0, 2**64, count, dtype=np.uint64)
+        words, sampler = ChaChaWords(), law_named(law).sampling.discrete
 
         def draw(out: Tensor) -> None:
             out.copy_(torch.from_numpy(sampler(words, bits, out.numel())).view_as(out))
@@ -130,15 +152,27 @@ class FastNoise:
 
     on_grid = False
 
-    def __init__(self, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> None:
-        self._seed, self._purpose = seed, purpose
+    def __init__(self, seed: int, purpose: Purpose = Purpose.FAST_NOISE, compiled: bool = False) -> None:
+        self._seed, self._purpose, self._compiled = seed, purpose, compiled
+
+    def compiled(self) -> FastNoise:
+        """Return the same noise, but for rounding, whose streams are drawn in compiled code where there is some."""
+        return FastNoise(self._seed, self._purpose, compiled=True)
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return the stream of (seed, purpose, release): the same numbers each time, on one kind of device."""
-        generator = torch.Generator(like.device)
-        generator.manual_seed(int(stream(self._seed, self._purpose, release).integers(2**62)))
+        seed, piece = (
+            int(stream(self._seed, self._purpose, release).integers(2**62)),
+            piece_rows(len(like), like.device),
+        )
+        if self._compiled and law == "gaussian" and like.dtype == torch.float32:
+            from dpvalue.privacy.normal_kernel import Normals, draws_as_torch
+
+            if draws_as_torch():
+                return NoiseStream(Normals(seed).fill, like, piece)
+        generator = torch.Generator(like.device).manual_seed(seed)
         fill = law_named(law).sampling.fill
-        return NoiseStream(lambda out: fill(out, generator), like, piece_rows(len(like), like.device))
+        return NoiseStream(lambda out: fill(out, generator), like, piece)
 
     def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
         """Return the noise of parties: a function of the seed, the release and a party's number, whoever else is asked.

@@ -3,12 +3,14 @@ r"""Exact samplers of discrete noise, many numbers at once.
     discrete Laplace    P(x) proportional to e^(-|x| / t)           for whole numbers x, t = 2^bits
     discrete Gaussian   P(x) proportional to e^(-x^2 / (2 sigma^2))  for whole numbers x, sigma = 2^bits
 
-after Canonne, Kamath and Steinke (2020): a geometric variable from coins that fall with probability e^(-y), and a
-Gaussian by rejection from a Laplace variable. All that is random is whole numbers from a stream of bits.
+The size of a Laplace variable by inversion: for a uniform number u, P(floor(-t ln u) >= j) = P(u <= e^(-j / t)) =
+e^(-j / t). A Gaussian by rejection from a Laplace variable, with a coin (Canonne, Kamath and Steinke, 2020). All that
+is random is whole numbers from a stream of bits.
 
-A coin of probability p is a comparison of a uniform number u with p. Here u starts as 64 bits, and p as a float64 of
-known error: if they are further apart than that error the comparison is decided, exactly. If not (once in 2^39 coins)
-both are computed further, as far as it takes. So the law is that of exact arithmetic, at the speed of float64.
+A uniform number u starts as some 64 bits, and what it is compared with as a float64 of known error: if they are further
+apart than that error and the bits of u that are not drawn yet, the comparison is decided, exactly. If not (once in 2^16
+numbers, or in 2^41 coins) both are computed further, as far as it takes. So the law is that of exact arithmetic, at the
+speed of float64.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from decimal import Decimal, localcontext
 from fractions import Fraction
+from math import floor
 
 import numpy as np
 
@@ -25,8 +28,10 @@ from dpvalue.errors import require_number
 Bits = Callable[[int], Words]
 """Takes a count; returns that many uniform 64-bit words."""
 
-_UNSURE = 2.0**-40  # of a coin's probability: far above the rounding of exp and of its argument
-_PIECE = 2**16  # numbers made at once: their arrays stay in a cache
+_UNSURE = 2.0**-42  # of a coin's probability, and of a logarithm: far above their rounding
+_PIECE = 2**15  # numbers made at once: their arrays stay in a cache
+_INVERTED = 24  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
+_LEAST_SURE = 2**46  # of the 63 bits of u: below, its logarithm depends on bits that are not drawn yet
 MOST_BITS = 45  # the exponent of a coin has then an error far below what is called unsure
 
 
@@ -51,8 +56,11 @@ def discrete_gaussian(bits: Bits, sigma_bits: int, count: int) -> Ints:
 
     def accepted(wanted: int) -> Ints:
         proposed = _laplace(bits, sigma_bits, wanted)
-        away = np.abs(proposed) - sigma
-        fallen = _coins(bits, np.square(away.astype(np.float64)), 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
+        away = np.abs(proposed)
+        away -= sigma
+        tops = away.astype(np.float64)
+        tops *= tops
+        fallen = _coins(bits, tops, 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
         return proposed[fallen]
 
     return _collect(accepted, count)
@@ -75,40 +83,89 @@ def _collect(draw: Callable[[int], Ints], count: int) -> Ints:
 
 
 def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
-    """About as many discrete Laplace numbers as wanted, or fewer."""
-    scale = 2**scale_bits
-    # Of |x| = low + t high, low is kept with probability e^(-low / t), high has steps of probability e^(-1).
-    words = bits(wanted + wanted * 3 // 5)
-    low = (words & np.uint64(scale - 1)).astype(np.int64)
-    negative = (words >> np.uint64(63)).astype(bool)
-    kept = _coins(bits, low.astype(np.float64), scale, lambda i: int(low[i]))
-    low, negative = low[kept], negative[kept]
-    high = np.zeros(len(low), dtype=np.int64)
-    alive = np.arange(len(low))
-    while len(alive):
-        alive = alive[_coins(bits, np.ones(len(alive)), 1, lambda i: 1)]
-        high[alive] += 1
-    size = low + scale * high
-    proper = ~(negative & (size == 0))  # zero must not count twice, once with each sign
-    size, negative = size[proper], negative[proper]
-    signed: Ints = np.where(negative, -size, size)
-    return signed
+    """About as many discrete Laplace numbers as wanted, or fewer.
+
+    Of |x| = low + 2^(scale_bits - coarse) high, `high` is by inversion, and `low`, of the bits below, is kept with
+    probability e^(-low / t), which is nearly 1.
+    """
+    coarse = min(scale_bits, _INVERTED)
+    words = bits(wanted)  # a sign, and 63 bits of u
+    size, negative = _geometric(bits, words >> np.uint64(1), coarse), (words & np.uint64(1)).view(np.int64)
+    if scale_bits > coarse:
+        low, kept = _low_bits(bits, scale_bits, scale_bits - coarse, wanted)
+        size <<= scale_bits - coarse
+        size += low
+        if not kept.all():
+            size, negative = size[kept], negative[kept]
+    signed = (size ^ -negative) + negative
+    doubled = (size | (negative ^ 1)) == 0  # zero must not count twice, once with each sign
+    return signed[~doubled] if doubled.any() else signed
+
+
+def _geometric(bits: Bits, uniform: Words, scale_bits: int) -> Ints:
+    """floor(-t ln u) for numbers u that start with these 63 bits, t = 2^scale_bits."""
+    exact = uniform.view(np.int64).astype(np.float64)
+    exact += 0.5  # the middle of what the bits leave open
+    exact *= 2.0**-63
+    np.log(exact, out=exact)
+    exact *= -(2.0**scale_bits)
+    size = exact.astype(np.int64)  # rounded toward zero
+    exact -= np.rint(exact)
+    np.abs(exact, out=exact)
+    for unsure in np.flatnonzero((exact < _UNSURE * 2**scale_bits) | (uniform < _LEAST_SURE)):
+        size[unsure] = _exact_geometric(int(uniform[unsure]), 63, scale_bits, bits)
+    return size
+
+
+def _low_bits(bits: Bits, scale_bits: int, count: int, wanted: int) -> tuple[Ints, Bools]:
+    """Numbers of `count` bits, and whether each is kept: with probability e^(-number / t)."""
+    words = bits(wanted)  # the number, and at least 43 bits of a coin
+    low = (words & np.uint64(2**count - 1)).view(np.int64)
+    coins = words >> np.uint64(count)
+    # As e^(-z) >= 1 - z, no exponential is needed where u is below 1 - z.
+    gap = 1.0 - coins.astype(np.float64) * 2.0 ** (count - 64)
+    gap -= low * 2.0**-scale_bits
+    kept = np.ones(wanted, dtype=bool)
+    for unsure in np.flatnonzero(gap < _UNSURE):
+        exponent = Fraction(int(low[unsure]), 2**scale_bits)
+        kept[unsure] = _is_below(int(coins[unsure]), exponent, bits, 64 - count)
+    return low, kept
+
+
+def _exact_geometric(word: int, length: int, scale_bits: int, bits: Bits) -> int:
+    """floor(-t ln u) for the u that starts with so many bits, by as many more as it takes."""
+    while True:
+        with localcontext() as context:
+            context.prec = length // 3 + 60  # more digits than `length` bits, before and after the point
+            error = Decimal(10) ** -(length // 3 + 20)
+            least = -((Decimal(word + 1) / 2**length).ln()) * 2**scale_bits - error
+            most = -((Decimal(word) / 2**length).ln()) * 2**scale_bits + error if word else Decimal("Infinity")
+            if most < floor(max(least, Decimal(0))) + 1:
+                return floor(most)
+        word = (word << 64) | int(bits(1)[0])
+        length += 64
 
 
 def _coins(bits: Bits, tops: Floats, bottom: int, exact_top: Callable[[int], int]) -> Bools:
-    """Toss coins that fall with probability e^(-top / bottom), exactly; `exact_top(i)` is the whole number tops[i]."""
+    """Toss coins that fall with probability e^(-top / bottom), exactly; `exact_top(i)` is the whole number tops[i].
+
+    The bottom is a power of 2, so that a product with its inverse is a division.
+    """
     words = bits(len(tops))
-    gap = np.exp(tops / -float(bottom))
-    gap -= words.astype(np.float64) * 2.0**-64
+    gap = tops * (-1.0 / bottom)
+    np.exp(gap, out=gap)
+    uniform = (words >> np.uint64(1)).view(np.int64).astype(np.float64)  # faster than from 64 bits without a sign
+    uniform *= 2.0**-63
+    gap -= uniform
     fallen = gap > 0
-    for unsure in np.flatnonzero(np.abs(gap) < _UNSURE):
+    np.abs(gap, out=gap)
+    for unsure in np.flatnonzero(gap < _UNSURE):
         fallen[unsure] = _is_below(int(words[unsure]), Fraction(exact_top(int(unsure)), bottom), bits)
     return fallen
 
 
-def _is_below(word: int, exponent: Fraction, bits: Bits) -> bool:
-    """Whether the uniform number that starts with these 64 bits is below e^(-exponent), by as many bits as it takes."""
-    length = 64
+def _is_below(word: int, exponent: Fraction, bits: Bits, length: int = 64) -> bool:
+    """Whether the uniform number that starts with so many bits is below e^(-exponent), by as many more as it takes."""
     while True:
         with localcontext() as context:
             context.prec = length // 3 + 40  # more digits than `length` bits

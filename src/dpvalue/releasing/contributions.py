@@ -30,6 +30,7 @@ from dpvalue.releasing.factored import FactoredRows, OuterProducts
 from dpvalue.releasing.people import People
 
 _SLICE_NUMBERS = 2**21
+_PART_NUMBERS, _MOST_PARTS = 2**18, 8
 Clipped = TypeVar("Clipped", Tensor, OuterProducts)
 Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
@@ -37,6 +38,12 @@ Witness = Callable[[Tensor, Tensor], None]
 
 def no_witness(who: Tensor, releases: Tensor) -> None:
     """Watch nothing."""
+
+
+def shared_out(count: int, numbers: int) -> list[slice]:
+    """Return parts of `count` items, of so many numbers each, for threads: few, as handing one over takes its time."""
+    size = -(-count // max(1, min(_MOST_PARTS, count * numbers // _PART_NUMBERS)))
+    return [slice(start, start + size) for start in range(0, count, size)]
 
 
 @dataclass(frozen=True)
@@ -197,9 +204,14 @@ class Contributions:
         if not streams:
             return like.new_zeros(shape)
         drawn = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
-        for stream, rows in zip(streams, drawn, strict=True):
-            stream.fill(rows)
-        return self.scaled(drawn, who)
+
+        def fill(part: slice) -> None:
+            for stream, rows in zip(streams[part], drawn[part], strict=True):
+                stream.fill(rows)
+            self.scaled(drawn[part], who[part])
+
+        self._engine.map(fill, shared_out(len(streams), drawn[0].numel()))
+        return drawn
 
     def scaled(self, drawn: Tensor, who: Tensor) -> Tensor:
         """Scale drawn noise (..., d), in place, for releases of the parties who (...); on a grid it is in steps."""

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.models import Linear
+from dpvalue.models.base import REGRESSION
 from dpvalue.privacy.clipping import clip_bound, divide_clipped
 from dpvalue.privacy.mechanism import Mechanism
 
@@ -107,6 +108,17 @@ class FactoredRows:
                 outputs[p:].addcmul_(products[p:], by_position[-1])
             coefficients = torch.stack(by_position, dim=1)
         return OuterProducts(coefficients.clone(), stretch.x)
+
+    def clipped_gradients_compiled(
+        self, theta: Tensor, who: Tensor, noise: Tensor, before: Tensor, weights: Tensor
+    ) -> OuterProducts:
+        """Return the clipped gradients (walks, positions, d) of walks from theta, in compiled code (`walk_kernel`)."""
+        from dpvalue.releasing.walk_kernel import find_coefficients
+
+        coefficients = theta.new_empty(*who.shape, self._model.width)
+        places = (coefficients, theta, who, noise, before, weights, self._x, self._y, self._lengths.squeeze(-1))
+        find_coefficients(*(place.numpy() for place in places), self._clipped, self._model.task != REGRESSION)
+        return OuterProducts(coefficients, self._x[who])
 
     def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
         """The coefficients (walks, o) whose products with the rows are clipped gradients, at these outputs."""

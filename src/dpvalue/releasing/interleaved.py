@@ -20,21 +20,30 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.compiled import compiled_pays
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.graphs import Graph
 from dpvalue.engine.walks import Walker
-from dpvalue.privacy.noise import NoiseSource, piece_rows
+from dpvalue.privacy.noise import FastNoise, NoiseSource, piece_rows
 from dpvalue.progress import Progress
-from dpvalue.releasing.contributions import Contributions, Witness, no_witness
+from dpvalue.releasing.contributions import Contributions, Witness, no_witness, shared_out
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import Purpose, permutations
 
 _MOST_POSITIONS = 64
+_COMPILED_NUMBERS = 2**19  # of a stretch in compiled code: few walks have long ones
+
+
+def runs_compiled(contributions: Contributions, schedule: Schedule, permutations: int, n: int, like: Tensor) -> bool:
+    """Return whether walks of n parties, over models like this one, are for compiled code, if it is there."""
+    if contributions.factored is None or like.is_cuda:
+        return False
+    return compiled_pays(n * -(-permutations // schedule.block), n * permutations * len(like))
 
 
 @dataclass(frozen=True)
 class InterleavedReleases:
-    """The walks and releases of a paper schedule.
+    """The walks and releases of a paper schedule; `compiled`, by `runs_compiled`, are in compiled code.
 
     Formal guarantee: `run` reads the parties' data only through one Gaussian release per party and permutation, of the
     clipped gradient at a model that is a function of earlier releases and public things.
@@ -48,6 +57,8 @@ class InterleavedReleases:
     permutations: int
     witness: Witness = no_witness
 
+    compiled: bool = False
+
     def run(
         self, progress: Progress, evaluate: Evaluator | None = None, add: Callable[[Ints, Floats], None] | None = None
     ) -> Tensor:
@@ -57,6 +68,7 @@ class InterleavedReleases:
         utility is evaluated.
         """
         n = self.contributions.n
+        evaluate = evaluate.compiled() if self.compiled and evaluate is not None else evaluate
         first = self.schedule.first_valued(self.permutations)
         history = _History(self)
         size = self._block_size(evaluate)
@@ -78,9 +90,12 @@ class InterleavedReleases:
         fits = engine.piece(2 * model.size * self._stretch() + self.contributions.numbers, least=16)
         return min(self.permutations, fits, evaluate.batch if evaluate is not None else fits)
 
-    def _stretch(self) -> int:
-        """How many positions to walk between two draws of noise."""
-        return min(_MOST_POSITIONS, piece_rows(self.walker.model.size, self.walker.initial.device))
+    def _stretch(self, walks: int | None = None) -> int:
+        """How many positions to walk between two draws of noise; in compiled code, of so many walks."""
+        piece = piece_rows(self.walker.model.size, self.walker.initial.device)
+        if walks is None or not self.compiled:
+            return min(_MOST_POSITIONS, piece)
+        return max(1, _COMPILED_NUMBERS // (piece * self.walker.model.size * walks)) * piece
 
     def _initial_models(self, start: int, count: int) -> Tensor:
         if not self.schedule.fresh_start:
@@ -95,10 +110,12 @@ class InterleavedReleases:
         theta = self._initial_models(start, walks)
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
         initial, grid = self.walker.initial, self.contributions.grid()
-        streams = self.contributions.streams(self.noise, range(start, start + walks), initial, grid)
-        pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(), dim=1)
+        source = self.noise.compiled() if self.compiled and isinstance(self.noise, FastNoise) else self.noise
+        streams = self.contributions.streams(source, range(start, start + walks), initial, grid)
+        pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(walks), dim=1)
         drawn = self.walker.engine.ahead(lambda who: self.contributions.noise(streams, who, initial), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps
+        advance = self._compiled_steps if self.compiled else advance
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
         for who, noise in zip(pieces, drawn, strict=True):
             path = advance(theta, who, noise, history, own, evaluate is not None)
@@ -149,6 +166,26 @@ class InterleavedReleases:
         else:
             moved, steps = known.moved[:, -1:], (released.coefficients.mT @ released.x).flatten(1)[:, None]
         return steps.mul_(reach[:, None, None]).add_(moved).add_(theta[:, None])
+
+    def _compiled_steps(
+        self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
+    ) -> Tensor:
+        """The same in compiled code, some walks in each thread."""
+        from dpvalue.releasing.walk_kernel import follow
+
+        factored, before = self.contributions.factored, history.previous
+        assert factored is not None
+        weights = torch.stack([own, 1 - own], dim=1) * -self.walker.learning_rate  # own is 1 where nothing is before
+        path = theta.new_empty(len(who), who.shape[1] if whole else 1, theta.shape[1])
+
+        def work(part: slice) -> None:
+            clipped = factored.clipped_gradients_compiled(theta[part], who[part], noise[part], before, weights[part])
+            self.contributions.release(clipped, noise[part], who[part], None)
+            places = (path[part], theta[part], who[part], noise[part], before, weights[part])
+            follow(*(place.numpy() for place in places))
+
+        self.walker.engine.map(work, shared_out(len(who), noise[0].numel()))
+        return path
 
 
 class _History:

@@ -30,7 +30,7 @@ from dpvalue.progress import Progress
 from dpvalue.releasing.asking import Answering, Asked, AtPoints
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions, Witness, no_witness
-from dpvalue.releasing.interleaved import InterleavedReleases
+from dpvalue.releasing.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.releasing.job import Job
 from dpvalue.releasing.party import Behind
 from dpvalue.releasing.projection import Projection
@@ -123,14 +123,17 @@ class Run:
 
     def walks(self) -> InterleavedReleases:
         """Return the walks and releases of a paper schedule, to be run."""
+        schedule, permutations = self.choice.schedule, self.settings.permutations
+        like, n = self.walker.initial, self.contributions.n
         return InterleavedReleases(
             walker=self.walker,
             contributions=self.contributions,
             noise=self.noise,
             seed=self.settings.seed,
-            schedule=self.choice.schedule,
-            permutations=self.settings.permutations,
+            schedule=schedule,
+            permutations=permutations,
             witness=self.witness,
+            compiled=runs_compiled(self.contributions, schedule, permutations, n, like),
         )
 
     def kept_by(self, keeper: Ledger | Checkpoint) -> Run:

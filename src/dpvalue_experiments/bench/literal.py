@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -45,17 +46,25 @@ class LiteralLoop:
             for p, start in zip(self.parameters, self.start, strict=True):
                 p.copy_(start)
 
-    def seconds_per_step(self, steps: int, burn_in: float, alpha: float, clip: float, std: float) -> float:
+    def seconds_per_step(
+        self,
+        steps: int,
+        burn_in: float,
+        alpha: float,
+        clip: float,
+        std: float,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> float:
         """Time a slice of `steps` steps with and without utility; return the mean cost of a step at this burn-in."""
         cost = []
         for valued in (False, True):
             self.reset()
             for warm_up in (True, False):
-                begin = time.perf_counter()
+                begin = clock()
                 for s in range(steps // 10 if warm_up else steps):
                     self.step(s % len(self.x), s // len(self.x) + 1, alpha, clip, std, valued)
                 _wait(self.x)
-            cost.append((time.perf_counter() - begin) / steps)
+            cost.append((clock() - begin) / steps)
         return burn_in * cost[0] + (1 - burn_in) * cost[1]
 
     def shapley(self, permutations: int, burn_in: float, alpha: float, clip: float, std: float, seed: int) -> Floats:

@@ -18,11 +18,15 @@ Made = TypeVar("Made")
 
 @dataclass(frozen=True)
 class Measured(Generic[Made]):
-    """What a piece of work made, how long it took, and by how many bytes it raised the memory in use at its peak."""
+    """What a piece of work made, how long it took, and by how many bytes it raised the memory in use at its peak.
+
+    `cpu_seconds` are those of all cores together: on a machine that is shared, they say more than the clock.
+    """
 
     made: Made
     seconds: float
     peak_bytes: int
+    cpu_seconds: float
 
 
 def measure(work: Callable[[], Made], gpu: bool) -> Measured[Made]:
@@ -34,13 +38,13 @@ def measure(work: Callable[[], Made], gpu: bool) -> Measured[Made]:
     else:
         Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
         before = _resident("VmRSS")
-    begin = time.perf_counter()
+    begin, cores = time.perf_counter(), time.process_time()
     made = work()
     if gpu:
         torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
+    seconds, cores = time.perf_counter() - begin, time.process_time() - cores
     peak = torch.cuda.max_memory_allocated() if gpu else _resident("VmHWM")
-    return Measured(made, seconds, max(0, peak - before))
+    return Measured(made, seconds, max(0, peak - before), cores)
 
 
 def _resident(field: str) -> int:
