@@ -64,7 +64,7 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
     No time is kept: how long private rows take may depend on them.
     """
     config = job.config
-    parties, known = job.read()
+    parties, known = job.read(progress)
     at_once = config.privacy is None or (config.schedule or "replay") != "replay"
     result = None
     with _saying(lambda: _released(folder, config)):
