@@ -15,15 +15,22 @@ from dpvalue.arrays import Array, Bools, Ints
 from dpvalue.data.columns import as_columns, is_frame
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
-from dpvalue.data.raw import as_numbers, features_and_labels, is_numeric, label_column, label_count, row_count, take_column
-from dpvalue.data.rows import PrivateRows, floats_of
+from dpvalue.data.raw import (
+    as_numbers,
+    features_and_labels,
+    is_numeric,
+    label_column,
+    label_count,
+    row_count,
+    take_column,
+)
+from dpvalue.data.rows import PrivateRows, floats_of, pieces
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.holders import ROWS, Holding
 
 _WHOLE = re.compile(r"-?[0-9]{1,15}")
-_PIECE = 2**14  # rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
@@ -185,10 +192,9 @@ class Parties:
         y = encoding.labels(self.y, "parties' labels")
         known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
         usable = np.empty(len(x), dtype=bool)
-        for first in range(0, len(x), _PIECE):
-            piece = torch.from_numpy(np.ascontiguousarray(x[first : first + _PIECE]))
-            finite = piece.to(dtype).flatten(1).isfinite().all(1)  # a finite double may not stay finite
-            usable[first : first + _PIECE] = finite.numpy()
+        for here in pieces(len(x), x[:1].size):
+            piece = torch.from_numpy(np.ascontiguousarray(x[here])).to(dtype)  # a finite double may not stay finite
+            usable[here] = piece.flatten(1).isfinite().all(1).numpy()
         return x, y, usable & known
 
     def _by_party(self) -> Ints | None:

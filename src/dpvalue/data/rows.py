@@ -7,6 +7,7 @@ for unit "person" they are not, and `dpvalue.releasing.people` makes sure that n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Array, Bools, Ints
 
-_PIECE = 2**14  # rows
+_PIECE = 2**20  # numbers
 
 
 @dataclass(frozen=True, repr=False)  # rows must not be printed
@@ -123,6 +124,13 @@ def floats_of(dtype: torch.dtype) -> Any:
     return np.float64 if dtype == torch.float64 else np.float32
 
 
+def pieces(rows: int, width: int) -> Iterator[slice]:
+    """Yield where pieces of rows stand that hold about a million numbers each."""
+    size = max(1, _PIECE // max(1, width))
+    for first in range(0, rows, size):
+        yield slice(first, min(first + size, rows))
+
+
 def _offsets(sizes: Ints, device: torch.device) -> Tensor:
     return torch.tensor(np.concatenate([[0], np.cumsum(sizes)]), dtype=torch.int64, device=device)
 
@@ -140,8 +148,7 @@ def _tensors(
     tensors = []
     for numbers, kind, places in zip((x, y, weights), kinds, (order, order, None), strict=True):
         tensor = torch.zeros(count + 1, *numbers.shape[1:], dtype=kind, device=device)
-        for first in range(0, count, _PIECE):
-            here = slice(first, min(first + _PIECE, count))
+        for here in pieces(count, numbers[:1].size):
             piece = torch.tensor(numbers[here if places is None else places[here]], dtype=kind)
             piece[silent[here]] = 0
             tensor[here] = piece.to(device)
