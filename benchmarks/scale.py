@@ -1,4 +1,4 @@
-"""`dpvalue run` from CSV to report, all defaults, as rows grow: seconds, and the peak of memory by the system's count.
+"""`dpvalue run` from CSV to report, all defaults, as rows grow to ten million: seconds, and the peak of memory by the system's count.
 
     python benchmarks/scale.py --json benchmarks/results/scale.json
 
@@ -22,7 +22,8 @@ import pandas as pd
 
 from dpvalue_experiments.bench.machine import facts
 
-SIZES = (1_000, 10_000, 100_000, 1_000_000)
+SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
+MOST_WRITTEN = 200_000  # at once, so that this process stays smaller than those it measures
 PUBLIC, FEATURES = 1_000, 20
 
 
@@ -37,7 +38,10 @@ def made(rows: int, seed: int) -> pd.DataFrame:
 def measured(rows: int, folder: Path) -> dict[str, float | int]:
     """Run the command once on so many rows."""
     made(PUBLIC, 0).to_csv(folder / "public.csv", index=False)
-    made(rows, 1).to_csv(folder / "rows.csv", index=False)
+    with (folder / "rows.csv").open("w") as file:
+        for first in range(0, rows, MOST_WRITTEN):
+            piece = made(min(MOST_WRITTEN, rows - first), 1 + first)
+            piece.to_csv(file, index=False, header=not first)
     command = [str(Path(sys.executable).with_name("dpvalue")), "run", "rows.csv", "--test", "public.csv"]
     command += ["--target", "label", "--epsilon", "3", "--out", f"results-{rows}", "--yes"]
     began = time.perf_counter()
@@ -52,6 +56,7 @@ def measured(rows: int, folder: Path) -> dict[str, float | int]:
     return {
         "rows": rows, "seconds": round(taken, 1), "planned seconds": float(planned[1]), "peak MB": round(peak / 1e6),
         "planned MB": float(memory[1]), "report kB": round(report / 1e3),
+        "microseconds a row": round(taken / rows * 1e6, 1), "bytes a row": round(peak / rows),
     }  # fmt: skip
 
 
@@ -59,10 +64,11 @@ def main() -> None:
     """Measure all sizes, and write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     given = parser.parse_args()
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        for rows in SIZES:
+        for rows in given.sizes:
             found.append(measured(rows, Path(folder)))
             print(found[-1], flush=True)  # noqa: T201
     if given.json is not None:

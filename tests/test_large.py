@@ -25,8 +25,8 @@ from .data import classification, peek
 ROWS, WIDTH = 1_000_000, 40
 MEGABYTES = ROWS * WIDTH * 8 / 1e6
 
-# What reading adds to the peak of a process that has imported all that it needs, in MB. Not by getrusage: what it says of
-# a process that was just started begins with the peak of the one that started it.
+# What reading adds to the peak of a process that has imported all that it needs, in MB. Not by getrusage: what it says
+# of a process that was just started begins with the peak of the one that started it.
 READS = """
 import re, sys
 from pathlib import Path
@@ -68,13 +68,13 @@ def test_memory_is_bounded_however_long_a_file_is(kind: str, tmp_path: Path) -> 
             columns = {name: numbers[:, place] for place, name in enumerate(names)}
             parquet.write_table(pa.table(columns), path, row_group_size=rows, compression="none", use_dictionary=False)
         elif kind == "packed":
-            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-                with archive.open("X.npy", "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, numbers)
+            archive = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1)
+            with archive, archive.open("X.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, numbers)
         else:
             np.savez(path, X=np.asfortranarray(numbers) if kind == "columns" else numbers)
         paths.append(path)
-    rows, megabytes = added(tmp_path, *paths, names)
+    rows, megabytes = added(tmp_path, paths[0], paths[1], names)
     assert rows == ROWS
     assert megabytes < 150
 
@@ -133,7 +133,7 @@ def test_columns_that_are_packed_are_refused_where_they_are_large(
     monkeypatch.setattr(npz, "MOST_BYTES_WHOLE", 100_000)
     with open_private(tmp_path / "rows.npz") as file:
         assert file.count() == 300
-        with pytest.raises(dpv.DpvalueError, match="'X' of .* could only be read whole .*: save it by numpy.savez"):
+        with pytest.raises(dpv.DpvalueError, match=r"'X' of .* could only be read whole .*: save it by numpy.savez"):
             list(file.read(["X0"], None))
     monkeypatch.undo()
     (block,) = read_private(tmp_path / "rows.npz", ["X0"])

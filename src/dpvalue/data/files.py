@@ -153,10 +153,10 @@ def _text_blocks(binary: IO[bytes], layout: Layout, names: Sequence[str], group:
 def _text_block(lines: list[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Block:
     records = [layout.cells(line) for line in lines]
     faults = {place: record for place, record in enumerate(records) if isinstance(record, str)}
-    columns = {}
-    for name in names:
-        at = layout.names.index(name)
-        columns[name] = Column([None if isinstance(record, str) else record[at] for record in records])
+    nothing = [None] * len(layout.names)
+    whole = [nothing if isinstance(record, str) else record for record in records] if faults else records
+    by_place = list(zip(*whole, strict=True))
+    columns = {name: Column(list(by_place[layout.names.index(name)])) for name in names}
     guesses = {} if group is None else {place: layout.guesses(lines[place], group) for place in faults}
     return Block(Columns(columns), faults, guesses)
 

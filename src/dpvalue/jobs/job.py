@@ -126,6 +126,7 @@ class Job(PublicSide):
         labels: list[Array] = []
         marks: list[Array] = []
         done = 0
+        progress("reading", 0, rows)
         for path, peek in zip(self.config.train, self.peeks, strict=True):
             end = done + peek.rows
             for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others, kept):
