@@ -1,4 +1,4 @@
-"""`dpvalue run` from CSV to report, all defaults, as rows grow to ten million: seconds, and the peak of memory by the system's count.
+"""`dpvalue run` from CSV to report, all defaults, as rows grow: seconds, and the peak of memory by the system's count.
 
     python benchmarks/scale.py --json benchmarks/results/scale.json
 
