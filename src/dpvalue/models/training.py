@@ -78,8 +78,9 @@ class Training:
 
     def _drawn(self, steps: int) -> Iterator[Tensor]:
         """Which rows (sets, batch) each of the next steps takes."""
+        width = self._weights.shape[1]
         drawn = {count: [next(batches) for _ in range(steps)] for count, batches in self._batches.items()}
-        by_set = [np.array(drawn[count], dtype=np.int64).reshape(steps, -1) for count in self._counts]
+        by_set = [np.array(drawn[count], dtype=np.int64).reshape(steps, width) for count in self._counts]
         yield from torch.from_numpy(self._starts + np.stack(by_set, axis=1)).to(self._x.device)
 
     def _of_any(self, rows: Tensor) -> Tensor:
