@@ -57,7 +57,8 @@ def measured(rows: int, folder: Path) -> dict[str, float | int]:
     assert planned is not None
     assert memory is not None
     return {
-        "rows": rows, "seconds": round(taken, 1), "processor seconds": round(used, 1), "planned seconds": float(planned[1]), "peak MB": round(peak / 1e6),
+        "rows": rows, "seconds": round(taken, 1), "processor seconds": round(used, 1),
+        "planned seconds": float(planned[1]), "peak MB": round(peak / 1e6),
         "planned MB": float(memory[1]), "report kB": round(report / 1e3),
         "processor microseconds a row": round(used / rows * 1e6, 1), "bytes a row": round(peak / rows),
     }  # fmt: skip

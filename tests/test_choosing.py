@@ -71,7 +71,7 @@ def test_no_way_to_clip_finds_more_than_the_bound(law: str, units: list[int]) ->
 def test_what_is_skipped_would_not_have_been_preferred(
     epsilon: float, features: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    private, public = classification(90, classes=2, features=features)
+    _, public = classification(90, classes=2, features=features)
     settings = Settings(privacy=dpv.Privacy(epsilon))
     at: Setting = prepare(dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)).at
     assert settings.privacy is not None
@@ -102,7 +102,7 @@ def test_a_path_is_not_followed_farther_once_it_finds_less() -> None:
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_training_in_stages_and_by_columns_is_training(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets of different sizes, one smaller than a batch; in stages, at once, alone, and by the gradients of any model."""
+    """Sets of different sizes, one smaller than a batch; in stages, at once, alone, and by any model's gradients."""
     kind = "logistic" if task == "classification" else "linear"
     x = torch.from_numpy(GENERATOR.normal(size=(400, 3)))
     y = (x[:, 0] > 0).long() if task == "classification" else x[:, 0] - 2 * x[:, 1]
