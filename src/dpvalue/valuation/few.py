@@ -81,9 +81,8 @@ class FewGame(TableGame):
             sums = chances[:, None, None] * (total - own) + spread
             gained[place] = np.einsum("tz,t,z->", self._at(sums + own) - self._at(sums), weights, masses)
         through = _through(nodes, gained, np.concatenate([np.zeros((1, m)), rows / reach]))
-        return np.asarray(
-            through[1:] - through[0]
-        )  # who adds nothing gains nothing: of a million, rounding would add up
+        # Who adds nothing gains nothing: of a million parties, rounding would add up.
+        return np.asarray(through[1:] - through[0])
 
     def _at(self, sums: Floats) -> Floats:
         """The utility of the models that sums (..., m) lead to."""
