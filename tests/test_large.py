@@ -13,12 +13,14 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.data import npz
 from dpvalue.data.files import open_private, read_private, read_public
 from dpvalue.data.parties import as_parties
+from dpvalue.jobs.demo import embedded, write_demo
 
 from .data import classification, peek
 
@@ -198,3 +200,13 @@ def test_of_a_dataset_no_more_than_its_numbers_is_in_memory() -> None:
     numbers, megabytes = map(float, done.stdout.split())
     assert numbers > 200
     assert megabytes < 2 * numbers + 100  # as they are read, and as a tensor; items would be as much again
+
+
+def test_the_demonstrations_rows_are_those_of_scikit_learn(tmp_path: Path) -> None:
+    expected = load_breast_cancer()
+    X, y = embedded("breast-cancer")
+    np.testing.assert_array_equal(X, expected.data)
+    np.testing.assert_array_equal(y, expected.target)
+    write_demo(tmp_path)
+    named = [str(name).replace(" ", "_") for name in expected.feature_names]
+    assert list(read_public(tmp_path / "public.csv").columns) == [*named, "diagnosis"]
