@@ -10,6 +10,9 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.streams import Purpose
+from dpvalue.valuation import few as few_module
+from dpvalue.valuation.additive import AdditiveGame
+from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import _walked, estimate_values
 from dpvalue.valuation.line import MANY, LineGame
 from dpvalue.valuation.replay import TableGame
@@ -103,3 +106,65 @@ def test_a_million_parties() -> None:
     assert found.walks == 0
     whole, nobody = many.worth(np.stack([np.ones(10**6, dtype=bool), np.zeros(10**6, dtype=bool)]))
     assert abs(found.estimates["shapley"].values.sum() - (whole - nobody)) < 1e-6
+
+
+def few(n: int, m: int) -> FewGame:
+    private, public = classification(400, classes=3, features=6, test=80)
+    settings: dict[str, Any] = {"privacy": dpv.Privacy(8.0), "projection": dpv.Projection(m, "classes")}
+    table = dpv.release(private, public, noise="fast", progress=False, engine=ENGINE, **settings)
+    game = table.game(dpv.Utility(*public), ENGINE)
+    assert isinstance(game, FewGame)
+    drawn = torch.from_numpy(np.random.default_rng(0).integers(400, size=n))
+    return game.with_rows(game.rows[drawn] * (400 / n))
+
+
+@pytest.mark.parametrize("m", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["shapley", "banzhaf", "beta(4,1)"])
+def test_expectations_in_few_dimensions_are_what_walks_estimate(
+    m: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game, kind = few(1000, m), semivalue(name)
+    assert game.known(kind) is None  # so few are walked
+    monkeypatch.setitem(few_module.MANY, m, 1000)
+    known = game.known(kind)
+    assert known is not None
+    walked = _walked(game, (kind,), 300, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
+    off = (known.values - walked.values) / walked.std_errors
+    assert 0.85 < float(np.sqrt(np.mean(off**2))) < 1.25
+    assert abs(float(off.mean())) < 0.2
+    assert float(np.corrcoef(known.values, walked.values)[0, 1]) > 0.9
+
+
+def test_values_of_many_parties_in_two_dimensions_sum_to_what_all_are_worth() -> None:
+    game = few(200_000, 2)
+    found = estimate_values(game, semivalues(("shapley", "loo")), 1000, 0.1, 0)
+    assert found.walks == 0
+    worth = game.worth(np.array([[False] * game.n, [True] * game.n]))
+    values, errors = found.estimates["shapley"].values, found.estimates["shapley"].std_errors
+    assert abs(float(values.sum() - (worth[1] - worth[0]))) < 1e-5 * abs(float(worth[1] - worth[0]))
+    assert float(errors.sum()) < 1e-5 * abs(float(worth[1] - worth[0]))
+    nobody = game.with_rows(torch.cat([game.rows, torch.zeros(1, 2, dtype=torch.float64)]))
+    known = nobody.known(semivalue("shapley"))
+    assert known is not None
+    assert known.values[-1] == 0
+
+
+def test_steps_and_functions_of_ones_own_are_walked() -> None:
+    private, public = classification(400, classes=3, features=6, test=80)
+    settings: dict[str, Any] = {"privacy": dpv.Privacy(8.0), "projection": dpv.Projection(2, "classes")}
+    table = dpv.release(private, public, noise="fast", progress=False, engine=ENGINE, **settings)
+    for metric in ("accuracy", lambda model: 0.0):
+        assert type(table.game(dpv.Utility(*public, metric=metric), ENGINE)) is TableGame
+
+
+def test_an_additive_game_is_valued_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every semivalue of 300,000 scores is the score: nothing is walked, and no coalition is asked for."""
+    scores = torch.from_numpy(np.random.default_rng(0).normal(size=(300_000, 1)))
+    for name in ("walk", "worth"):
+        monkeypatch.setattr(AdditiveGame, name, lambda *given: pytest.fail("it was walked"))
+    kinds = semivalues(("shapley", "banzhaf", "beta(4,1)", "loo"))
+    found = estimate_values(AdditiveGame(scores), kinds, 1000, 0.1, 0)
+    assert (found.walks, found.converged) == (0, True)
+    for estimate in found.estimates.values():
+        np.testing.assert_allclose(estimate.values, scores[:, 0].numpy(), rtol=1e-9)
+        assert not estimate.std_errors.any()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file; when this returns, it is on the disk."""
+def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
+    """Write a file, from what it holds or piece by piece; when this returns, it is on the disk."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with scratch.open("wb") as file:
-            file.write(content)
+            file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
         scratch.replace(path)

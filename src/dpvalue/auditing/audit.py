@@ -95,6 +95,7 @@ def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> 
     assert spent.delta is not None
     attacker = _Attacker(worlds)
     with_, without = [], []
+    progress("auditing", 0, runs)
     for number in range(runs):
         with_.append(attacker.scores(worlds.present, 2 * number))
         without.append(attacker.scores(worlds.absent, 2 * number + 1))

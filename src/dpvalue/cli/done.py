@@ -40,9 +40,13 @@ def _grid(done: Done, name: str) -> Grid:
 
     grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
     frame = done.values.sort_values("rank")
+    cut = len(frame) > 12
+    sized = bool((frame["size"] > 1).any())
+    if cut:
+        frame = frame.iloc[[0, 1, 2, *range(-7, 0)]]
     pay = None if done.record.values is None else done.record.values.pay
     cells = {"rank": frame["rank"].astype(str), "party": frame["party"].map(lambda party: one_line(str(party)))}
-    if (frame["size"] > 1).any():
+    if sized:
         cells[f"{done.result.table.counted}s"] = frame["size"].map("{:,}".format)
     cells["value"] = frame[name].map("{:+.4g}".format)
     if pay is not None and "payout" in frame:
@@ -57,8 +61,8 @@ def _grid(done: Done, name: str) -> Grid:
         else:
             grid.add_column(head, justify="right", no_wrap=True)
     lines = list(zip(*cells.values(), strict=True))
-    if len(lines) > 12:
-        lines = [*lines[:3], tuple("..." if head == "rank" else "" for head in cells), *lines[-7:]]
+    if cut:
+        lines.insert(3, tuple("..." if head == "rank" else "" for head in cells))
     for line in lines:
         grid.add_row(*line)
     return grid

@@ -204,7 +204,31 @@ def _text(cell: str) -> str | None:
     return cell if moment is None else _of_moment(*moment.groups())
 
 
+def each_number(cells: list[Any]) -> list[float]:
+    """Return `number` of each cell, each alone; fast where they are texts, most of which are plain numbers.
+
+    >>> each_number(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
+    [1.5, 2.0, nan, inf, inf, nan, nan, 1.0]
+    """
+    if set(map(type, cells)) <= {str}:
+        letters = "".join(cells)
+        if letters.isascii() and "_" not in letters and max(map(len, cells), default=0) <= _LONGEST:
+            try:
+                plain = list(map(float, cells))  # takes what `number` takes, and words for what is not finite
+            except ValueError:
+                pass
+            else:
+                return plain if all(map(isfinite, plain)) else [number(cell) for cell in cells]
+    return [number(cell) for cell in cells]
+
+
 def _number(cell: str) -> float:
+    try:  # most are plain numbers: Python takes these, and in ASCII without "_" nothing else that is finite
+        double = float(cell)
+        if isfinite(double) and len(cell) <= _LONGEST and cell.isascii() and "_" not in cell:
+            return double
+    except ValueError:
+        pass
     cell = cell.strip()
     if cell in MISSING:
         return nan

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpvalue.arrays import Array, Bools, Floats
-from dpvalue.data.cells import each, identity, is_infinite, is_missing, number, party_name, text
+from dpvalue.data.cells import each, each_number, identity, is_infinite, is_missing, number, party_name, text
 from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Column:
     def numbers(self) -> Floats:
         """Return the cells as numbers: NaN for a missing cell, infinity for one that is not a number."""
         if isinstance(self.cells, list):
-            return np.array(each(self.cells, number), dtype=np.float64)
+            return np.array(each_number(self.cells), dtype=np.float64)
         with np.errstate(over="ignore", invalid="ignore"):
             numbers = self.cells.astype(np.float64)
         numbers[np.isinf(numbers)] = np.inf

@@ -16,13 +16,23 @@ from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import index_of, text
 from dpvalue.data.columns import Column, Columns, as_columns, is_frame
 from dpvalue.data.fitted import Fitted, fitted_to
-from dpvalue.data.raw import as_numbers, column_names, is_numeric, label_column, row_count, row_numbers, take_rows
+from dpvalue.data.raw import (
+    DatasetRows,
+    as_numbers,
+    column_names,
+    is_numeric,
+    label_column,
+    row_count,
+    row_numbers,
+    take_rows,
+)
 from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
 
 _TRIED = 16
 _BLOCK = 64
+_PIECE = 16 * _BLOCK  # rows of a Dataset, whose blocks are those of all its rows
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
@@ -67,8 +77,10 @@ class Encoding:
         """The number of outputs of a model: classes, or 1."""
         return len(self.classes) if self.task == CLASSIFICATION else 1
 
-    def features(self, raw: Any, argument: str, placed: bool = True) -> Array:
+    def features(self, raw: Any, argument: str, placed: bool = True, kept: Any = np.float64) -> Array:
         """Return raw features as numbers (rows, *shape); `argument` names them in errors.
+
+        Rows of a Dataset are asked for and encoded in pieces, and their numbers are `kept` as floats of this kind.
 
         Formal guarantee: row i of the result is a function of row i and of public things, and nothing is raised or
         warned for what a row holds. A row that cannot be read is NaN. With a transformer, "public things" are also the
@@ -78,6 +90,8 @@ class Encoding:
             if raw.by.to_json() != self.schema:
                 raise DpvalueError(f"{argument} were encoded by another public file")
             return raw.numbers
+        if isinstance(raw, DatasetRows):
+            return self._in_pieces(raw, argument, placed, kept)
         columns = column_names(raw)
         if columns is not None and self.columns is not None and columns != self.columns:
             raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
@@ -90,6 +104,16 @@ class Encoding:
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
         return numbers
+
+    def _in_pieces(self, raw: DatasetRows, argument: str, placed: bool, kept: Any) -> Array:
+        """Rows of a Dataset as numbers: no more of them at once than a piece, beside the numbers."""
+        encoded = np.empty((len(raw), *self.shape), dtype=kept)
+        done = 0
+        for piece in raw.pieces(_PIECE):
+            with np.errstate(over="ignore"):  # nothing may be said of a private cell
+                encoded[done : done + len(piece)] = self.features(piece, argument, placed)
+            done += len(piece)
+        return encoded
 
     def _alone(self, raw: Any) -> Array:
         """Rows as numbers without a transformer."""

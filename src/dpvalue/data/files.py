@@ -12,8 +12,6 @@ import csv
 import gzip
 import io
 import re
-import tokenize
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,14 +24,15 @@ from typing import IO, Any
 import numpy as np
 
 from dpvalue.arrays import Bools
-from dpvalue.data.columns import Column, Columns, of_array, of_arrow
+from dpvalue.data.columns import Column, Columns, of_arrow
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
+from dpvalue.data.npz import Npz, open_npz
 from dpvalue.errors import DpvalueError
 
 _SEPARATORS = ",;\t|"
 _BLOCK_ROWS = 2**16
-_PIECE = 2**16  # bytes of a compressed file
-_ZIP = (zipfile.BadZipFile, zlib.error)
+_BLOCK_CELLS = 2**21
+_PIECE = 2**16  # bytes of a compressed file, or of a column of a Parquet file
 _INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
 
 
@@ -90,8 +89,9 @@ def open_private(path: Path) -> Iterator[PrivateFile]:
         names = _sound_header(path, _parquet_names(file))
         yield PrivateFile(names, lambda: int(file.metadata.num_rows), partial(_parquet_blocks, path, file))
     elif kind == "npz":
-        table = Columns(_npz(path))
-        yield PrivateFile(_sound_header(path, table.columns), lambda: len(table), partial(_whole_block, table))
+        with open_npz(path) as arrays:
+            names = _sound_header(path, tuple(arrays.places))
+            yield PrivateFile(names, lambda: arrays.rows, partial(_npz_blocks, arrays))
     else:
         with _opened(path) as binary:
             layout = _layout(path, binary)
@@ -119,7 +119,10 @@ def read_public(path: Path) -> Columns:
         names = _parquet_names(file)
         table = Columns(_parquet_columns(path, lambda: file.read(columns=list(names)), names))
     elif kind == "npz":
-        table = Columns(_npz(path))
+        with open_npz(path) as arrays:
+            names = _sound_header(path, tuple(arrays.places))
+            require_records(path, Peek(names, arrays.rows))
+            (table,) = arrays.blocks(names, arrays.rows)
     else:
         table = _public_csv(path)
     require_records(path, Peek(_sound_header(path, table.columns), len(table)))
@@ -127,13 +130,19 @@ def read_public(path: Path) -> Columns:
 
 
 def _parquet_blocks(path: Path, file: Any, names: Sequence[str], group: str | None) -> Iterator[Block]:
-    pieces = file.iter_batches(batch_size=_BLOCK_ROWS, columns=list(names))
+    pieces = file.iter_batches(batch_size=_block_rows(names), columns=list(names))
     while piece := _parquet_columns(path, lambda: next(pieces, None), names):
         yield Block(Columns(piece), {}, {})
 
 
-def _whole_block(table: Columns, names: Sequence[str], group: str | None) -> Iterator[Block]:
-    yield Block(table.only(names), {}, {})
+def _npz_blocks(arrays: Npz, names: Sequence[str], group: str | None) -> Iterator[Block]:
+    for piece in arrays.blocks(names, _block_rows(names)):
+        yield Block(piece, {}, {})
+
+
+def _block_rows(names: Sequence[str]) -> int:
+    """How many records are read at once, by the (public) number of columns."""
+    return max(1, min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(names))))
 
 
 def _text_blocks(binary: IO[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Iterator[Block]:
@@ -144,10 +153,10 @@ def _text_blocks(binary: IO[bytes], layout: Layout, names: Sequence[str], group:
 def _text_block(lines: list[bytes], layout: Layout, names: Sequence[str], group: str | None) -> Block:
     records = [layout.cells(line) for line in lines]
     faults = {place: record for place, record in enumerate(records) if isinstance(record, str)}
-    columns = {}
-    for name in names:
-        at = layout.names.index(name)
-        columns[name] = Column([None if isinstance(record, str) else record[at] for record in records])
+    nothing = [None] * len(layout.names)
+    whole = [nothing if isinstance(record, str) else record for record in records] if faults else records
+    by_place = list(zip(*whole, strict=True))
+    columns = {name: Column(list(by_place[layout.names.index(name)])) for name in names}
     guesses = {} if group is None else {place: layout.guesses(lines[place], group) for place in faults}
     return Block(Columns(columns), faults, guesses)
 
@@ -286,7 +295,8 @@ def _parquet(path: Path) -> Any:
     except ModuleNotFoundError:
         raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
     try:
-        return parquet.ParquetFile(path)
+        # Through a small buffer: otherwise a row group, which may be the whole file, would be fetched at once.
+        return parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False)
     except (ArrowException, OSError, ValueError):  # also bytes that are not UTF-8
         raise DpvalueError(f"{path} is not a Parquet file") from None
 
@@ -306,40 +316,3 @@ def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, C
     except (ArrowException, OSError, ValueError):  # whose messages may quote what is in the file
         raise DpvalueError(f"{path} is not a whole Parquet file") from None
     return {} if piece is None else {name: of_arrow(piece.column(name)) for name in names}
-
-
-def _npz(path: Path) -> dict[str, Column]:
-    """One column for each flat array; an array of rows, say X, becomes X0, X1, ..."""
-    try:
-        with path.open("rb") as binary, zipfile.ZipFile(binary) as archive:
-            _require_plain(archive)
-            binary.seek(0)
-            with np.load(binary, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-    except (ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError, *_ZIP):
-        raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
-    if not arrays or len({len(array) if array.ndim else -1 for array in arrays.values()}) != 1:
-        raise DpvalueError(f"{path} must hold arrays with one row per record each")
-    columns: dict[str, Column] = {}
-    for name, array in arrays.items():
-        flat = array.reshape(len(array), -1) if len(array) else array
-        parts = {name: array} if array.ndim == 1 else {f"{name}{i}": flat[:, i] for i in range(flat.shape[1])}
-        if columns.keys() & parts.keys():
-            raise DpvalueError(f"{path} has several columns that are called {min(columns.keys() & parts.keys())!r}")
-        columns |= {part: of_array(cells) for part, cells in parts.items()}
-    return columns
-
-
-def _require_plain(archive: zipfile.ZipFile) -> None:
-    """Raise ValueError unless every member is an array of numbers, texts or times as long as its header says.
-
-    Before any memory is asked for: a header may claim a shape of 10^12.
-    """
-    for member in archive.infolist():
-        with archive.open(member) as file:
-            version = np.lib.format.read_magic(file)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-            if dtype.kind not in "biufUSM" or member.file_size - file.tell() != size:
-                raise ValueError(member.filename)

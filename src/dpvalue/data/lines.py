@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import IO
 
 LONGEST_LINE = 2**20
-BLOCK_BYTES = 2**23
+BLOCK_BYTES = 2**17  # small: what is made of a block should stay in the cache
+_COUNTED_BYTES = 2**23
 _END = 2**12
 _CUT = b"\0cut\0"  # no record holds a NUL
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
@@ -121,7 +122,7 @@ def _shortened(line: bytes) -> bytes:
 def count_lines(file: IO[bytes]) -> int:
     """Return the number of lines of what is left of a file, without looking into any."""
     lines, ends_open = 0, False
-    while chunk := file.read(BLOCK_BYTES):
+    while chunk := file.read(_COUNTED_BYTES):
         lines += chunk.count(b"\n")
         ends_open = not chunk.endswith(b"\n")
     return lines + ends_open

@@ -15,8 +15,16 @@ from dpvalue.arrays import Array, Bools, Ints
 from dpvalue.data.columns import as_columns, is_frame
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
-from dpvalue.data.raw import as_numbers, features_and_labels, is_numeric, label_column, row_count, take_column
-from dpvalue.data.rows import PrivateRows
+from dpvalue.data.raw import (
+    as_numbers,
+    features_and_labels,
+    is_numeric,
+    label_column,
+    label_count,
+    row_count,
+    take_column,
+)
+from dpvalue.data.rows import PrivateRows, floats_of, pieces
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.budget import Privacy
@@ -54,7 +62,7 @@ class Parties:
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
         for name, labels in (("parties' labels", self.y), ("groups", self.groups), ("persons", self.persons)):
-            count = rows if labels is None else len(label_column(labels, name))
+            count = rows if labels is None else label_count(labels, name)
             if count != rows:
                 each = "one per row of features" if labels is self.y else "one label per row"
                 raise DpvalueError(f"{name} must be {each} ({rows}), got {count}")
@@ -138,10 +146,10 @@ class Parties:
         """
         by_person = privacy is not None and privacy.unit == "person"
         x, y, usable = self._encoded(encoding, dtype, placed=not by_person)
-        order = np.argsort(self.party_of_row, kind="stable")
-        order = order[self.party_of_row[order] >= 0]
+        order = self._by_party()
         if privacy is None or not by_person:
-            return PrivateRows.by_party(x[order], y[order], self.sizes, dtype, device, usable[order])
+            return PrivateRows.by_party(x, y, self.sizes, dtype, device, usable, order)
+        order = np.arange(len(x)) if order is None else order
         parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
         order = order[pair[order] >= 0]
         units = self.units("person")
@@ -180,11 +188,22 @@ class Parties:
 
     def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
         """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
-        x = encoding.features(self.X, "parties' features", placed)
+        x = encoding.features(self.X, "parties' features", placed, floats_of(dtype))
         y = encoding.labels(self.y, "parties' labels")
-        flat = torch.from_numpy(np.ascontiguousarray(x)).to(dtype).flatten(1)  # a finite double may not stay finite
         known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
-        return x, y, flat.isfinite().all(1).numpy() & known
+        usable = np.empty(len(x), dtype=bool)
+        for here in pieces(len(x), x[:1].size):
+            piece = torch.from_numpy(np.ascontiguousarray(x[here])).to(dtype)  # a finite double may not stay finite
+            usable[here] = piece.flatten(1).isfinite().all(1).numpy()
+        return x, y, usable & known
+
+    def _by_party(self) -> Ints | None:
+        """The places of the rows, party after party, without those of none; None if they stand so already."""
+        party = self.party_of_row
+        if not len(party) or (party[0] >= 0 and bool((np.diff(party) >= 0).all())):
+            return None
+        order = np.argsort(party, kind="stable")
+        return order[party[order] >= 0]
 
 
 def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:

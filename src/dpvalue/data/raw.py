@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,8 @@ def as_numbers(raw: Any, argument: str) -> Array:
 
 def label_column(raw: Any, argument: str) -> Column:
     """Return labels or ids as a column of cells, one a row."""
+    if isinstance(raw, DatasetLabels):
+        return as_column(raw.cells())
     shape = getattr(raw, "shape", None)
     if shape is not None and len(shape) == 2 and shape[1] == 1 and not isinstance(raw, Column):
         raw = raw.iloc[:, 0] if hasattr(raw, "iloc") else raw[:, 0]
@@ -146,16 +149,76 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
         table = as_columns(data)
         return table.without(target), take_column(table, target, "target")
     if isinstance(data, torch.utils.data.Dataset):
-        items = [data[i] for i in range(row_count(data, argument))]
-        pairs = [item if isinstance(item, tuple | list) and len(item) == 2 else (None, None) for item in items]
-        # Private ones are kept as they are, to be read one by one: one of another kind must not change the others.
-        X = [x for x, _ in pairs] if argument == "parties" else np.stack([row_numbers(x) for x, _ in pairs])
-        return X, [_scalar(y) for _, y in pairs]
+        rows = DatasetRows(data, row_count(data, argument))
+        if argument == "parties":
+            return rows, DatasetLabels(rows)
+        X = np.stack([row_numbers(x) for piece in rows.pieces(1) for x in piece])
+        return X, rows.labels()
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DpvalueError(
         f"{argument} must be (X, y), a DataFrame with target=, or a torch Dataset; got {type(data).__name__}"
     )
+
+
+class DatasetRows:
+    """The rows of a torch Dataset, asked for as they are read: none is kept, but for its label.
+
+    Items are read one by one: one of another kind must not change the others.
+    """
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        self._dataset, self._count = dataset, count
+        self._labels: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __repr__(self) -> str:
+        return f"DatasetRows({self._count} rows)"
+
+    def __getitem__(self, rows: slice) -> list[Any]:
+        return [self._item(place)[0] for place in range(self._count)[rows]]
+
+    def pieces(self, size: int) -> Iterator[list[Any]]:
+        """Yield the features of all items, so many at once; their labels are kept on the way."""
+        labels: list[Any] = []
+        for first in range(0, self._count, size):
+            items = [self._item(place) for place in range(first, min(first + size, self._count))]
+            labels += [_scalar(label) for _, label in items]
+            yield [features for features, _ in items]
+        self._labels = labels
+
+    def labels(self) -> list[Any]:
+        """Return the labels; the items are asked for once more if that was not done before."""
+        if self._labels is None:
+            for _ in self.pieces(1):
+                pass
+        assert self._labels is not None
+        return self._labels
+
+    def _item(self, place: int) -> tuple[Any, Any]:
+        item = self._dataset[place]
+        return (item[0], item[1]) if isinstance(item, tuple | list) and len(item) == 2 else (None, None)
+
+
+class DatasetLabels:
+    """The labels of a torch Dataset, which are known once its rows have been read."""
+
+    def __init__(self, rows: DatasetRows) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def cells(self) -> list[Any]:
+        """Return the labels."""
+        return self._rows.labels()
+
+
+def label_count(raw: Any, argument: str) -> int:
+    """Return the number of labels or ids."""
+    return len(raw) if isinstance(raw, DatasetLabels) else len(label_column(raw, argument))
 
 
 def _scalar(label: Any) -> Any:

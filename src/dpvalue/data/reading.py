@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,26 @@ class Piece:
     columns: Columns
 
 
-def read_encoded(path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = ()) -> Iterator[Piece]:
-    """Yield the records of a private file, each read and encoded alone; `others` are more columns to read."""
+def read_encoded(
+    path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = (), kept: Any = np.float64
+) -> Iterator[Piece]:
+    """Yield the records of a private file, each read and encoded alone, a block of them at once.
+
+    Args:
+        path: the file.
+        schema: which columns become numbers, and how.
+        target: the column of labels.
+        task: "classification" or "regression".
+        others: more columns to read.
+        kept: in which kind of floats the numbers are kept, beside which no cell is.
+    """
     names = list(dict.fromkeys([*schema.names, target, *others]))
     for block in read_private(path, names):
         features = schema.transform(block.columns)
         features[block.bad] = np.nan
-        yield Piece(features, read_labels(block.columns[target], task), block.columns)
+        with np.errstate(over="ignore"):  # nothing may be said of a private cell
+            numbers = features.astype(kept, copy=False)
+        yield Piece(numbers, read_labels(block.columns[target], task), block.columns)
 
 
 def read_labels(column: Column, task: str) -> Array:

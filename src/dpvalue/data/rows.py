@@ -7,14 +7,17 @@ for unit "person" they are not, and `dpvalue.releasing.people` makes sure that n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpvalue.arrays import Array, Bools, Ints
+
+_PIECE = 2**20  # numbers
 
 
 @dataclass(frozen=True, repr=False)  # rows must not be printed
@@ -58,12 +61,19 @@ class _Rows:
 
     @classmethod
     def by_party(
-        cls, x: Array, y: Array, sizes: Ints, dtype: torch.dtype, device: torch.device, usable: Bools | None = None
+        cls,
+        x: Array,
+        y: Array,
+        sizes: Ints,
+        dtype: torch.dtype,
+        device: torch.device,
+        usable: Bools | None = None,
+        order: Ints | None = None,
     ) -> Self:
-        """Return rows, sorted by party; all of them count unless `usable` says which."""
+        """Return rows, sorted by party, in this `order` if one is given; all count unless `usable` says which."""
         counts = np.ones(len(x), dtype=bool) if usable is None else usable
-        weights = counts / np.repeat(np.maximum(sizes, 1), sizes)
-        return cls(*_tensors(x, y, weights, dtype, device), offsets=_offsets(sizes, device))
+        weights = (counts if order is None else counts[order]) / np.repeat(np.maximum(sizes, 1), sizes)
+        return cls(*_tensors(x, y, weights, dtype, device, order), offsets=_offsets(sizes, device))
 
     @classmethod
     def by_person(
@@ -109,22 +119,38 @@ class PublicRows(_Rows):
     """Rows of the public set that stand in for those of parties."""
 
 
+def floats_of(dtype: torch.dtype) -> Any:
+    """Return the kind of NumPy's floats that hold numbers of a tensor, to keep rows in before they become one."""
+    return np.float64 if dtype == torch.float64 else np.float32
+
+
+def pieces(rows: int, width: int) -> Iterator[slice]:
+    """Yield where pieces of rows stand that hold about a million numbers each."""
+    size = max(1, _PIECE // max(1, width))
+    for first in range(0, rows, size):
+        yield slice(first, min(first + size, rows))
+
+
 def _offsets(sizes: Ints, device: torch.device) -> Tensor:
     return torch.tensor(np.concatenate([[0], np.cumsum(sizes)]), dtype=torch.int64, device=device)
 
 
 def _tensors(
-    x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device
+    x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device, order: Ints | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The rows, labels and weights as tensors, with the row that belongs to nobody at the end.
 
-    A row of weight 0 becomes zero: the weight alone does not silence a NaN.
+    Rows and labels are taken in `order`, a piece at a time, so that they are in memory twice at most. A row of weight 0
+    becomes zero: the weight alone does not silence a NaN.
     """
     kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
+    count, silent = len(weights), torch.from_numpy(weights == 0)
     tensors = []
-    for numbers, kind in zip((x, y, weights), kinds, strict=True):
-        tensor = torch.zeros(len(numbers) + 1, *numbers.shape[1:], dtype=kind, device=device)
-        tensor[:-1] = torch.tensor(numbers, dtype=kind)
-        tensor[:-1][torch.from_numpy(weights == 0).to(device)] = 0
+    for numbers, kind, places in zip((x, y, weights), kinds, (order, order, None), strict=True):
+        tensor = torch.zeros(count + 1, *numbers.shape[1:], dtype=kind, device=device)
+        for here in pieces(count, numbers[:1].size):
+            piece = torch.tensor(numbers[here if places is None else places[here]], dtype=kind)
+            piece[silent[here]] = 0
+            tensor[here] = piece.to(device)
         tensors.append(tensor)
     return tensors[0], tensors[1], tensors[2]

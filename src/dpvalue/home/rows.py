@@ -43,13 +43,14 @@ class OwnFile:
         schema, target = job.encoding.preprocess, required_columns(job)[-1]
         features, labels, persons = [], [], []
         others = [] if self.person is None else [self.person]
-        for piece in read_encoded(self.path, schema, target, job.encoding.task, others):
+        kept = np.dtype(job.dtype)
+        for piece in read_encoded(self.path, schema, target, job.encoding.task, others, kept):
             features.append(piece.features)
             labels.append(piece.labels)
             if self.person is not None:
                 persons.append(piece.columns[self.person].identities())
         rows: dict[str, Any] = {
-            "X": EncodedRows(_joined(features, np.empty((0, *job.encoding.shape))), schema),
+            "X": EncodedRows(_joined(features, np.empty((0, *job.encoding.shape), kept)), schema),
             "y": _joined(labels, np.empty(0, dtype=object)),
         }
         if self.person is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,10 @@ from dpvalue.errors import require_choice
 from dpvalue.streams import require_seed
 
 HOSPITALS, RECORDS, CORRUPTED = 10, 45, 3
+MEASURED = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave_points", "symmetry",
+    "fractal_dimension",
+)  # fmt: skip
 EMBEDDED = ("breast-cancer", "diabetes")
 
 
@@ -20,15 +25,27 @@ def embedded(name: str) -> tuple[Floats, Ints]:
 
     "diabetes" is the one of 442 rows, its target split at the median.
     """
-    from sklearn.datasets import load_breast_cancer, load_diabetes
-
     require_choice("data", name, EMBEDDED)
     if name == "breast-cancer":
+        return _breast_cancer()
+    from sklearn.datasets import load_diabetes
+
+    X, target = load_diabetes(return_X_y=True)
+    return X, (target > np.median(target)).astype(np.int64)
+
+
+def _breast_cancer() -> tuple[Floats, Ints]:
+    """The file that scikit-learn reads: to import scikit-learn for it takes longer than a plan."""
+    found = find_spec("sklearn")
+    places = (found and found.submodule_search_locations) or [""]
+    path = Path(places[0]) / "datasets" / "data" / "breast_cancer.csv"
+    if not path.is_file():  # of a version that keeps it elsewhere
+        from sklearn.datasets import load_breast_cancer
+
         X, y = load_breast_cancer(return_X_y=True)
-    else:
-        X, target = load_diabetes(return_X_y=True)
-        y = (target > np.median(target)).astype(np.int64)
-    return X, y
+        return X, y
+    rows = np.loadtxt(path, delimiter=",", skiprows=1)
+    return rows[:, :-1], rows[:, -1].astype(np.int64)
 
 
 def write_demo(folder: Path, seed: int = 0) -> dict[str, Any]:
@@ -38,10 +55,9 @@ def write_demo(folder: Path, seed: int = 0) -> dict[str, Any]:
     flipped, which the column `bad_labels` tells. The rest of the set is public. `seed` makes the hospitals.
     """
     import pandas as pd
-    from sklearn.datasets import load_breast_cancer
 
     require_seed(seed)
-    names = [str(name).replace(" ", "_") for name in load_breast_cancer().feature_names]
+    names = [head + name + tail for head, tail in (("mean_", ""), ("", "_error"), ("worst_", "")) for name in MEASURED]
     X, y = embedded("breast-cancer")
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(X))

@@ -64,10 +64,10 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
     No time is kept: how long private rows take may depend on them.
     """
     config = job.config
-    parties, known = job.read()
     at_once = config.privacy is None or (config.schedule or "replay") != "replay"
     result = None
     with _saying(lambda: _released(folder, config)):
+        parties, known = job.read(progress)
         prepared = job.prepare() if plan is None or plan.prepared is None else plan.prepared
         if config.private and config.ledger is None:
             prepared = prepared.keeping(start_releases(folder, config, goes_on))
@@ -191,6 +191,7 @@ def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -
     if result.guarantee.private:
         return None
     curves: list[Curve] = []
+    progress("curves", 0, 2 * len(ORDERS))
     for kind in ("removal", "addition"):
         for order in ORDERS:
             curves.append(retraining_curve(result, parties, job.utility, kind, order, trials=3))

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from dpvalue.data.schema import Schema
@@ -33,6 +34,7 @@ from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
 from dpvalue.valuation.tasks.curves import ORDERS
 
 _BEFORE_RECORD = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
+_CSV_ROWS = 2**16
 _ROOM, _ROOM_PER_PARTY = 2**24, 2**12  # bytes
 
 
@@ -86,6 +88,7 @@ def require_writable(folder: Path, parties: int) -> None:
 def table_curves(result: Result, progress: Progress) -> list[Curve]:
     """Return the curves that a page shows, made from the private table."""
     curves: list[Curve] = []
+    progress("curves", 0, 2 * len(ORDERS))
     for make in (removal_curve, addition_curve):
         for order in ORDERS:
             curves.append(make(result, order))
@@ -148,8 +151,17 @@ def forget_releases(folder: Path) -> None:
 def keep_values(folder: Path, record: Record, values: pd.DataFrame) -> None:
     """Write values and the page: values last of what a page is made from, as they say that all of it is there."""
     _write_record(folder, record)
-    write_whole(folder / "values.csv", values.to_csv(index=False).encode())
+    write_whole(folder / "values.csv", _as_csv(values))
     write_page(folder, record, values)
+
+
+def _as_csv(values: pd.DataFrame) -> Iterator[bytes]:
+    """A frame as CSV, piece by piece; whole numbers without gaps are written as such, which is faster."""
+    whole = [name for name in values if str(values[name].dtype) == "Int64" and not values[name].hasnans]
+    values = values.astype(dict.fromkeys(whole, np.int64))
+    yield values[:0].to_csv(index=False).encode()
+    for first in range(0, len(values), _CSV_ROWS):
+        yield values[first : first + _CSV_ROWS].to_csv(index=False, header=False).encode()
 
 
 def write_page(folder: Path, record: Record, values: pd.DataFrame) -> Path:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from dpvalue.arrays import Array, Bools, Floats
+from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.encoding import EncodedRows
 from dpvalue.data.files import Peek, read_public
 from dpvalue.data.parties import Parties
 from dpvalue.data.reading import read_encoded, read_labels
+from dpvalue.data.rows import floats_of
 from dpvalue.data.schema import Schema, classes_of, infer_task
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
@@ -27,6 +28,7 @@ from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.owners import Owners, can_be_moved, look
 from dpvalue.models import CLASSIFICATION
 from dpvalue.planning.settings import Settings
+from dpvalue.progress import Progress, silent
 from dpvalue.server.plan import plan
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.run import Prepared, prepare
@@ -112,20 +114,34 @@ class Job(PublicSide):
         """Whether cells of a line could move it to another party."""
         return can_be_moved(self.config, self.peeks[0].columns)
 
-    def read(self) -> tuple[Parties, Known | None]:
-        """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks."""
+    def read(self, progress: Progress = silent) -> tuple[Parties, Known | None]:
+        """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks.
+
+        Beside the numbers, in the precision that the run computes in, no more than a block of cells is in memory.
+        """
         truth, others = self.config.truth, [] if self.config.truth is None else [self.config.truth]
-        features: list[Floats] = []
+        rows = sum(peek.rows for peek in self.peeks)
+        kept = floats_of(self.settings.engine.torch_dtype)
+        features = np.empty((0, 0), dtype=kept)
         labels: list[Array] = []
         marks: list[Array] = []
-        for path in self.config.train:
-            for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others):
-                features.append(piece.features)
+        done = 0
+        progress("reading", 0, rows)
+        for path, peek in zip(self.config.train, self.peeks, strict=True):
+            end = done + peek.rows
+            for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others, kept):
+                if not done:
+                    features = np.empty((rows, piece.features.shape[1]), dtype=kept)
+                if done + len(piece.labels) <= end:
+                    features[done : done + len(piece.labels)] = piece.features
                 labels.append(piece.labels)
                 if truth is not None:
                     marks.append(_marks(truth, piece.columns[truth]))
-        rows = EncodedRows(np.concatenate(features), self.schema)
-        parties = Parties(rows, np.concatenate(labels), *self.owners, self.config.person)
+                done += len(piece.labels)
+                progress("reading", min(done, rows), rows)
+            if done != end:
+                raise DpvalueError(f"{path} was changed: it had {peek.rows} rows when it was looked at")
+        parties = Parties(EncodedRows(features, self.schema), np.concatenate(labels), *self.owners, self.config.person)
         return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
 
     def labels(self, column: Column) -> Array:

@@ -276,14 +276,15 @@ def options(at: Setting, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     fixed = settings.fixed_projection
-    if settings.free_projection:
+    given = not settings.free_projection
+    if not given:
         candidates = rehearsal.candidates()
     elif fixed is None:
         # Of all directions only what is too long is scaled: the engine walks that far faster.
         candidates, rule = [None], rule or "flat"
     else:
         candidates = [*rehearsal.lengths(fixed)]
-    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule)
+    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule, given)
     if not possible:
         raise no_laplace(settings, privacy)
     return possible

@@ -20,7 +20,7 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.models import REGRESSION, Linear, Model, Score, projected
-from dpvalue.models.training import train, train_together
+from dpvalue.models.training import Training
 from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.contributions import Contributions
@@ -30,6 +30,7 @@ from dpvalue.streams import Purpose, stream
 STEPS = (16, 64, 256, 1024)
 MOST_TOGETHER = 64  # rows of a unit, units of a stand-in, and gradients held at once
 STAND_INS = 256
+_MOST_NUMBERS = 2**18  # of gradients held at once, if that is more
 _FOLDS = {True: 4, False: 2}  # of linear models, which train in no time, and of others
 _FOLDS_OF_FEW, _FEW = 8, 64  # of fewer rows more folds: each must leave most of them to train on
 _UNITS = {True: 1024, False: 384}
@@ -71,10 +72,14 @@ class Sketch:
 
     def contribution(self, rule: str, clip: float, centre: float) -> Floats:
         """Return the component of what is released, less the centre (which is for one direction only)."""
-        score, length = self.score, self.length
-        if centre:
-            score, length = score - centre, np.abs(score - centre)
-        divisor = rule_named(rule).divisor(length / clip)
+        only: Floats = self.contributions(rule, np.array([clip]), np.array([centre]))[0]
+        return only
+
+    def contributions(self, rule: str, clips: Floats, centres: Floats) -> Floats:
+        """Return the same for several clipping norms (k,) with a centre each: (k, units)."""
+        score = self.score - centres[:, None]
+        length = np.where(centres[:, None] == 0, self.length, np.abs(score))
+        divisor = rule_named(rule).divisor(length / clips[:, None])
         return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
@@ -97,7 +102,8 @@ class Fold:
         distinct: how many different rows were held out.
         engine: where to compute.
         seed: of the training.
-        together: all folds, which are trained at once.
+        number: of the fold.
+        paths: the way that models go which are trained on the rest of each fold.
     """
 
     model: Model
@@ -111,7 +117,8 @@ class Fold:
     distinct: int
     engine: Engine
     seed: int
-    together: list[Fold] = field(repr=False)
+    number: int
+    paths: Paths = field(repr=False)
 
     @cached_property
     def x(self) -> Tensor:
@@ -123,18 +130,13 @@ class Fold:
         """Their labels."""
         return self.model.targets(self.public.y[self.rest])
 
-    @cached_property
-    def trained(self) -> dict[int, Tensor]:
-        """The models trained on the rest of the public set, by steps."""
-        return _trained(self.together)[self.together.index(self)]
-
     def basis(self, projection: Projection) -> Basis:
         """Return the directions that the rest of the public set gives."""
         if projection.m == 1 and projection.steps in STEPS:
             if projection.source == "path":
-                return path_basis(projection, self.initial, [self.trained[projection.steps]])
+                return path_basis(projection, self.initial, [self.paths.after(projection.steps)[self.number]])
             if projection.is_score:
-                return score_basis(projection, self.initial, self.trained[projection.steps])
+                return score_basis(projection, self.initial, self.paths.after(projection.steps)[self.number])
         return make_basis(projection, self.model, self.initial, self.x, self.y, self.seed)
 
     def sketches(self, projection: Projection | None) -> Sketches:
@@ -154,18 +156,23 @@ class Fold:
             gradient = mean_gradient(self.model, origin, self.x, self.y)
             gradient = gradient if uphill is None else uphill @ gradient
             towards = gradient / gradient.norm().clamp_min(torch.finfo(gradient.dtype).tiny)
-        return tuple(self._sketch(model, points, shares, towards, labels) for labels in self.labels)
-
-    def _sketch(self, model: Model, points: Tensor, shares: Tensor, towards: Tensor, labels: Tensor) -> Sketch:
-        features = self.public.x[self.drawn].cpu().numpy()
-        units = PublicRows.by_party(features, labels.cpu().numpy(), self.rows, points.dtype, points.device)
-        contributions = Contributions(model, units, Mechanism(None, 0.0, "party", "zero_out"), self.engine)
+        contributions = Contributions(model, self._units, Mechanism(None, 0.0, "party", "zero_out"), self.engine)
         score, length = [], []
-        for who in torch.arange(contributions.n, device=points.device).split(MOST_TOGETHER):
+        together = max(MOST_TOGETHER, _MOST_NUMBERS // model.size)
+        for who in torch.arange(contributions.n, device=points.device).split(together):
             gradients = contributions.along(points, shares, who).to(torch.float64)
             score.append(gradients @ towards.to(torch.float64))
             length.append(gradients.norm(dim=1))
-        return Sketch(_finite(torch.cat(score)), _finite(torch.cat(length)))
+        kinds = (np.split(_finite(torch.cat(numbers)), len(self.labels)) for numbers in (score, length))
+        return tuple(Sketch(*kind) for kind in zip(*kinds, strict=True))
+
+    @cached_property
+    def _units(self) -> PublicRows:
+        """The units with each kind of labels, one kind after the other."""
+        features, kinds = self.public.x[self.drawn].cpu().numpy(), len(self.labels)
+        labels = torch.cat(self.labels).cpu().numpy()
+        like, rows = self.initial, np.tile(self.rows, kinds)
+        return PublicRows.by_party(np.concatenate([features] * kinds), labels, rows, like.dtype, like.device)
 
 
 def make_folds(
@@ -200,6 +207,7 @@ def make_folds(
     count = max(min(count, groups // 2), min(2, groups))
     labels = y.cpu().numpy()
     folds: list[Fold] = []
+    paths = Paths(folds)
     order = generator.permutation(len(x))
     for part in np.array_split(_first_seen(copies[order]), count):
         held = order[np.isin(copies[order], part)]
@@ -228,21 +236,34 @@ def make_folds(
             moved = torch.from_numpy(generator.choice([-_FAR_OFF, _FAR_OFF], len(chosen))).to(y) * y.std(correction=0)
             kinds.append(torch.where(wrong, y[chosen] + moved, y[chosen]))
         made = tuple(kinds)
-        folds.append(Fold(model, initial, public, rest, chosen, rows, made, alike, len(part), engine, seed, folds))
+        held_out = rest, chosen, rows, made, alike, len(part)
+        folds.append(Fold(model, initial, public, *held_out, engine, seed, len(folds), paths))
     return folds
 
 
-def _trained(folds: list[Fold]) -> list[dict[int, Tensor]]:
-    """Train on the rest of each fold; linear models on all of them at once, which takes little longer than one."""
-    model, initial, seed = folds[0].model, folds[0].initial, folds[0].seed
-    if isinstance(model, Linear):
-        models = train_together(model, initial, [(fold.x, fold.y) for fold in folds], STEPS, seed)
-    else:
-        models = [train(model, initial, fold.x, fold.y, STEPS, seed) for fold in folds]
-    by_steps = [dict(zip(STEPS, stages, strict=True)) for stages in models]
-    for fold, stages in zip(folds, by_steps, strict=True):
-        fold.__dict__["trained"] = stages  # what the cached property would be
-    return by_steps
+class Paths:
+    """Models trained on the rest of each fold, by steps, no farther than is asked for.
+
+    Linear models are trained on all folds at once, which takes little longer than on one.
+    """
+
+    def __init__(self, folds: list[Fold]) -> None:
+        self._folds = folds
+        self._known: dict[int, list[Tensor]] = {}
+
+    @cached_property
+    def _trainings(self) -> list[Training]:
+        model, initial, seed = self._folds[0].model, self._folds[0].initial, self._folds[0].seed
+        sets = [(fold.x, fold.y) for fold in self._folds]
+        together = [sets] if isinstance(model, Linear) else [[one] for one in sets]
+        return [Training(model, initial, some, seed) for some in together]
+
+    def after(self, steps: int) -> list[Tensor]:
+        """Return the models of the folds after so many steps, one of `STEPS`."""
+        for stage in STEPS:
+            if stage <= steps and stage not in self._known:
+                self._known[stage] = [theta for training in self._trainings for theta in training.until(stage)]
+        return self._known[steps]
 
 
 def same_features(x: Tensor) -> Ints:

@@ -13,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
+from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
@@ -68,7 +69,7 @@ class Rehearsal(PublicFacts):
         tried += [Projection(m, source) for source, m in wide.items() if 1 < m <= min(_SINGULAR, self.model.size - 1)]
         if self._rows_by_regression:  # of a classifier's path, the component is its loss already, up to a constant
             tried += self.lengths(Projection(1, "loss"))
-        return [projection for projection in tried if self._can_be_made(projection)]
+        return tried
 
     def lengths(self, projection: Projection) -> list[Projection]:
         """Return a projection with each of the lengths of public training that it leaves open."""
@@ -81,34 +82,49 @@ class Rehearsal(PublicFacts):
         """Whether every party is a row, valued by a regression: data sets have coalitions that are worth a game."""
         return self.model.task == REGRESSION and int(self.sizes.max(initial=0)) <= 1
 
-    def _can_be_made(self, projection: Projection | None) -> bool:
-        """Whether the public rows span so many directions: few of them, or features of zeros, may not."""
-        try:
-            self.sketches(projection)
-        except DpvalueError:
-            return False
-        return True
-
     def options(
-        self, candidates: list[Projection | None], mechanisms: list[Mechanism], clip: float | None, rule: str | None
+        self,
+        candidates: list[Projection | None],
+        mechanisms: list[Mechanism],
+        clip: float | None,
+        rule: str | None,
+        given: bool = True,
     ) -> list[Option]:
         """Return the best option of each projection and mechanism; a scalar law (Laplace) is for one direction.
+
+        Without those that cannot be preferred to another, as their noise alone would hide even units that are as far
+        apart as clipping leaves any; they are not tried.
 
         Args:
             candidates: projections to try.
             mechanisms: mechanisms with a clipping norm of 1 and the noise of a row of the final table.
             clip: the clipping norm; None to choose it.
             rule: the clipping rule; None to choose it.
+            given: whether the projections were asked for; others are left out where public rows do not span them, as
+                few of them, or features of zeros, may not.
         """
-        fitted = []
-        for projection in candidates:
-            single = projection is not None and projection.m == 1
-            for mechanism in mechanisms:
-                if single or not law_named(mechanism.law).scalar:
-                    sketches = self.sketches(projection)
-                    option = self.fit(projection, list(sketches.values()), mechanism, clip, rule)
-                    fitted.append(replace(option, places=tuple(sketches)))
-        return fitted
+        bounds = [self.crowd.bound(mechanism) for mechanism in mechanisms]
+        tried = [
+            (single, place, number)
+            for place, projection in enumerate(candidates)
+            for single in [projection is not None and projection.m == 1]
+            for number, mechanism in enumerate(mechanisms)
+            if single or not law_named(mechanism.law).scalar
+        ]
+        fitted: dict[tuple[int, int], Option] = {}
+        for _, place, number in sorted(tried, key=lambda one: (-bounds[one[2]], not one[0])):  # the strongest first
+            same_law = [option for (_, other), option in fitted.items() if other == number]
+            if not can_win(bounds[number], list(fitted.values())) or is_past_best(candidates[place], same_law):
+                continue
+            try:
+                sketches = self.sketches(candidates[place])
+            except DpvalueError:
+                if given:
+                    raise
+                continue
+            option = self.fit(candidates[place], list(sketches.values()), mechanisms[number], clip, rule)
+            fitted[place, number] = replace(option, places=tuple(sketches))
+        return [fitted[key] for key in sorted(fitted)]
 
     def fit(
         self,
@@ -142,7 +158,7 @@ class Rehearsal(PublicFacts):
             for norm in (norms[:1] if RULES[how].equal_lengths else norms)
             for centre in centres
         ]
-        aucs = np.array([[self._auc(fold, way, mechanism) for fold in sketches] for way in grid])
+        aucs = np.stack([self._aucs(fold, grid, mechanism) for fold in sketches], axis=1)
         how, norm, centre = grid[int(aucs.mean(1).argmax())]
         others = aucs.sum(1, keepdims=True) - aucs if len(sketches) > 1 else aucs
         elsewhere = others.argmax(0)
@@ -156,10 +172,11 @@ class Rehearsal(PublicFacts):
             return replace(best, scale=Scale(centre, -float(clean.contribution(how, norm, centre).mean())))
         return replace(best, scale=_calibrated(best, clean, bad)) if single else best
 
-    def _auc(self, fold: Sketches, way: Way, mechanism: Mechanism) -> float:
-        """The mean AUC over the kinds of wrong labels that are tried."""
+    def _aucs(self, fold: Sketches, ways: list[Way], mechanism: Mechanism) -> Floats:
+        """The AUC of each way (ways,), on average over the kinds of wrong labels that are tried."""
         clean, *planted = fold
-        return float(np.mean([self.crowd.auc((clean, bad), way, mechanism) for bad in planted]))
+        aucs: Floats = np.mean([self.crowd.aucs((clean, bad), ways, mechanism) for bad in planted], axis=0)
+        return aucs
 
     def sketches(self, projection: Projection | None) -> dict[int, Sketches]:
         """Return the sketches of clean and of planted units, by the number of the fold, where its rest spans it."""
@@ -227,6 +244,34 @@ def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:
         others = [(sum(option.folds) - option.folds[fold]) / (folds - 1) for option in rivals]
         elsewhere.append(_preferred(rivals, others, size))
     return chosen, elsewhere
+
+
+def is_past_best(projection: Projection | None, options: list[Option]) -> bool:
+    """Return whether public training found less the longer it was: still longer is then not tried.
+
+    Longer training fits the public rows more closely, and other rows less so from some length on.
+    """
+    if projection is None or projection.steps is None:
+        return False
+    by_steps = {
+        option.projection.steps: option.auc
+        for option in options
+        if option.projection is not None
+        and replace(option.projection, steps=projection.steps) == projection
+        and (option.projection.steps or projection.steps) < projection.steps
+    }
+    *_, before, last = [-1.0, -1.0, *(by_steps[steps] for steps in sorted(by_steps, key=lambda steps: steps or 0))]
+    return last < before
+
+
+def can_win(bound: float, options: list[Option]) -> bool:
+    """Return whether an option of at most this AUC, on any fold, could be preferred to these, on all folds but one."""
+    if not options:
+        return True
+    best = max(options, key=lambda option: option.auc)
+    count = len(best.folds)
+    views = [best.auc, *((sum(best.folds) - own) / max(count - 1, 1) for own in best.folds if count > 1)]
+    return any(bound - 0.5 >= _AS_GOOD * (view - 0.5) for view in views)
 
 
 def _preferred(options: list[Option], aucs: list[float], size: int) -> Option:

@@ -72,6 +72,7 @@ class InterleavedReleases:
         first = self.schedule.first_valued(self.permutations)
         history = _History(self)
         size = self._block_size(evaluate)
+        progress("walking", 0, self.permutations)
         for start in range(0, self.permutations, size):
             stop = min(start + size, self.permutations)
             orders = permutations(self.seed, Purpose.PERMUTATION, start, stop - start, n)

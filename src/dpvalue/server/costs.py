@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
 
 import numpy as np
@@ -35,6 +36,7 @@ from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
+from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, Game
 from dpvalue.valuation.intervals import default_draws
 from dpvalue.valuation.line import MANY, LineGame
@@ -45,8 +47,8 @@ from dpvalue.valuation.semivalues import semivalues
 _STAND_INS, _MOST_ROWS = 256, 4096
 _TRIAL_WALKS, _SEQUENTIAL_STAND_INS, _TRIAL_COALITIONS = 16, 32, 64
 _TIMES = 3  # the best counts: the machine may be busy with something else
-_CELL = 2e-6, 48.0  # seconds and bytes that reading and encoding a cell takes: text, numbers, tensors and their copies
-_PARTY_BYTES = 1000  # coalitions of curves, names and lines of the report
+_CELL = 1e-6, 14.0  # seconds and bytes that reading and encoding a cell takes: a number as it is read, and in a tensor
+_PARTY_BYTES = 300  # names, values and their intervals
 _PARTY_SECONDS = 2e-5  # the same in seconds: mostly values.csv
 
 
@@ -209,13 +211,14 @@ class _Trial:
         orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
         projection = self._choice.projection
         is_score = projection is not None and projection.is_score
-        is_line = not is_score and LineGame.suits(self._walker(few), self._evaluate)
         game: Game = AdditiveGame(table) if is_score else TableGame(self._walker(few), self._evaluate, table)
-        if is_line:
-            everybody = LineGame(self._walker(n), self._evaluate, table.repeat(-(-n // few), 1)[:n])
-            if n >= MANY and everybody.known(semivalues("shapley")[0]) is not None:
-                return _timed(lambda: everybody.known(semivalues("shapley")[0])), 1, 1
-            game = LineGame(self._walker(few), self._evaluate, table)
+        for kind in () if is_score else (LineGame, FewGame):
+            if not kind.suits(self._walker(few), self._evaluate):
+                continue
+            known = kind(self._walker(n), self._evaluate, table.repeat(-(-n // few), 1)[:n]).known
+            if n >= MANY and known(semivalues("shapley")[0]) is not None:
+                return _timed(partial(known, semivalues("shapley")[0])), 1, 1
+            game = kind(self._walker(few), self._evaluate, table)
         game.walk(orders[:1])
 
         walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))

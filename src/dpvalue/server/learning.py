@@ -112,6 +112,7 @@ class Learning:
         first, n = self.schedule.first_valued(self.rounds), len(self.names)
         estimators = {kind.name: Estimator(kind, n) for kind in kinds or semivalues("shapley")}
         with self.walker.engine.threading():
+            progress("learning", 0, self.rounds)
             for number, (theta, combined) in enumerate(self._states()):
                 if number >= first:
                     drawn = permutations(self.seed, Purpose.PERMUTATION, number * orders, orders, n)

@@ -55,6 +55,7 @@ class Rounds:
         """
         initial = self.walker.initial
         total = torch.zeros(self.parties, self.walker.model.size, dtype=initial.dtype, device=initial.device)
+        progress("releasing", 0, self.rounds)
         for number in range(self.rounds):
             table = total / max(number, 1)
             orders = permutations(self.seed, Purpose.PERMUTATION, number * self.probes, self.probes, self.parties)

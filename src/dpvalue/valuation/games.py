@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import comb
+from math import comb, inf
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -46,12 +46,12 @@ class Game(ABC):
     def walk(self, orders: Ints) -> Floats:
         """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n)."""
         places, steps = np.argsort(orders, axis=1), self.n + 1
-        worths = _worths(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
+        worths = worths_of(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
         return np.diff(worths.reshape(-1, steps), axis=1)
 
     def leave_one_out(self) -> Floats:
         """Return what each player adds to all the others, from n + 1 coalitions."""
-        worths = _worths(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
+        worths = worths_of(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
         return np.asarray(worths[-1] - worths[:-1])  # the last coalition is everyone
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
@@ -189,7 +189,7 @@ def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Gam
     return FunctionGame(v, n)
 
 
-def _worths(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
+def worths_of(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
     """The worths of so many coalitions, which are made from their numbers 0, 1, ..., as many at once as fit."""
     pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
     worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
@@ -200,7 +200,7 @@ def _worths(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floa
 
 def _enumerated(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:
     n = game.n
-    worths = _worths(game, 2**n, lambda masks: (masks[:, None] >> np.arange(n) & 1).astype(bool))
+    worths = worths_of(game, 2**n, lambda masks: (masks[:, None] >> np.arange(n) & 1).astype(bool))
     return {kind.name: exact_estimate(enumerate_values(worths, n, kind), 2 ** (n - 1)) for kind in kinds}
 
 
@@ -217,6 +217,8 @@ def _walked(
     estimators = {kind.name: Estimator(kind, game.n) for kind in kinds}
     estimates: dict[str, Estimate] = {}
     walks, converged = 0, not kinds
+    if kinds:
+        progress("walking", 0, most)
     while walks < most and not converged:
         orders = drawn_permutations(seed, purpose, walks, min(LEAST_WALKS, most - walks), game.n)
         marginals = game.walk(orders)
@@ -224,18 +226,27 @@ def _walked(
             estimator.add(orders, marginals)
         walks += len(orders)
         estimates = {name: estimator.estimate for name, estimator in estimators.items()}
-        accuracy = min(_accuracy(estimate, tolerance) for estimate in estimates.values())
-        converged = accuracy == 100
-        progress("walking", walks, walks if converged else most)
-        progress("accuracy", accuracy, 100)
+        needed = max(_needed(estimate, tolerance, walks) for estimate in estimates.values())
+        converged = needed <= walks
+        progress("walking", walks, walks if converged else int(min(needed, most)))
     return Valued(estimates, walks, converged)
 
 
-def _accuracy(estimate: Estimate, tolerance: float | None) -> int:
-    """How near the largest standard error is to `tolerance` standard deviations of the values; 100 means within."""
+def _needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:
+    """How many walks bring the largest standard error within `tolerance` standard deviations of the values.
+
+    So many as were walked if it is; else what is to be expected, more than that: errors shrink with the root of the
+    walks, and so does what they add to the spread of the values.
+    """
     if tolerance is None:
-        return 0
-    error, wanted = float(np.max(estimate.std_errors)), tolerance * float(np.std(estimate.values))
-    if not np.isfinite(error + wanted):
-        return 0
-    return 100 if error <= wanted else min(99, int(100 * wanted / error))
+        return inf
+    errors, spread = estimate.std_errors, float(np.std(estimate.values))
+    error = float(np.max(errors))
+    if not np.isfinite(error + spread):
+        return inf
+    if error <= tolerance * spread:
+        return walks
+    own = spread**2 - float(np.mean(errors**2))  # of the values without their errors
+    if own <= 0:
+        return inf
+    return walks * max(1 + 1 / walks, (error**2 / tolerance**2 - spread**2 + own) / own)

@@ -170,6 +170,7 @@ def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[s
         walks = min(result.walks, _walks_for(LEAST_WALKS, kinds, table.n)) or 2**MOST_PLAYERS_ENUMERATED
         std = torch.from_numpy(table.noise_std).to(game.rows)[:, None]
         again.append(estimate_values(game, kinds, walks, 1e-12, table.seed).estimates)
+        progress("errors", 0, draws)
         for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
             noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)

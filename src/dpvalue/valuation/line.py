@@ -35,10 +35,11 @@ from dpvalue.valuation.semivalues import Semivalue, semivalue
 
 MANY = 1000
 """From so many parties on, values are expectations, and nothing is walked."""
+GAP = 1e-3
+"""By which share of what everybody is worth Shapley values may fail to sum to it, so that they are used."""
 _KNOTS, _MOST_KNOTS = 2**9, 2**15
 _CLOSE = 1e-7  # of a table, as a share of how much f varies in it
 _OWN, _JOINING, _NORMAL = 257, 96, 48  # own numbers, probabilities of joining, normal sums
-_GAP = 1e-3
 _PIECE = 2**22
 Function = Callable[[Floats], Floats]
 
@@ -95,7 +96,7 @@ class LineGame(TableGame):
         numbers = self._numbers
         whole = self._along.over(min(0.0, numbers.sum()), max(0.0, numbers.sum()))(np.array([0.0, numbers.sum()]))
         gap = abs(float(shapley.sum() - (whole[1] - whole[0])))
-        if not gap <= _GAP * abs(float(whole[1] - whole[0])):
+        if not gap <= GAP * abs(float(whole[1] - whole[0])):
             return super().known(kind)
         errors = gap * np.abs(numbers) / max(float(np.abs(numbers).sum()), 1e-300)
         return Estimate(values, errors, np.ones(self.n, dtype=np.int64), np.square(errors))

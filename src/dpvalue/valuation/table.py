@@ -30,6 +30,7 @@ from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
 from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import warn_if_not_finite
+from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import estimate_values
 from dpvalue.valuation.line import LineGame
 from dpvalue.valuation.refit import REFIT, RefitGame, Refitting
@@ -193,7 +194,10 @@ class Table:
         walker = self.walker(engine)
         rows = self.rows.to(engine.torch_device, engine.torch_dtype)
         evaluate = Evaluator(public, walker.model, engine)
-        return (LineGame if LineGame.suits(walker, evaluate) else TableGame)(walker, evaluate, rows)
+        for kind in (LineGame, FewGame):
+            if kind.suits(walker, evaluate):
+                return kind(walker, evaluate, rows)
+        return TableGame(walker, evaluate, rows)
 
     def _refit_game(self, surrogate: Surrogate, public: PublicSet, engine: Engine) -> RefitGame:
         model = self._whole_model(engine)

@@ -6,6 +6,7 @@ post-processing and free. Retraining on raw rows says more, and exposes them: on
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
@@ -21,7 +22,7 @@ from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import build_model
 from dpvalue.models.training import train
 from dpvalue.streams import Purpose, require_seed, stream
-from dpvalue.valuation.games import FunctionGame, Game
+from dpvalue.valuation.games import FunctionGame, Game, worths_of
 
 if TYPE_CHECKING:
     from dpvalue.valuation.result import Result
@@ -140,24 +141,28 @@ def retraining_curve(
 
 def _orders(
     result: Result, order: str, semivalue: str | None = None, points: int = 21, trials: int = 10, seed: int = 0
-) -> tuple[Ints, Ints]:
-    """In which orders parties go, and after how many of them the utility is taken."""
+) -> tuple[Iterator[Ints], Ints]:
+    """In which orders parties go, one at a time, and after how many of them the utility is taken."""
     require_choice("order", order, ORDERS)
     require_count("points", points, least=2)
     require_count("trials", trials)
     require_seed(seed)
     n, values = result.table.n, np.nan_to_num(result.values[result.name_of(semivalue)], nan=0.0)
     if order == "random":
-        orders = [stream(seed, Purpose.CURVES, trial).permutation(n) for trial in range(trials)]
+        orders: Iterator[Ints] = (stream(seed, Purpose.CURVES, trial).permutation(n) for trial in range(trials))
     else:
-        orders = [np.argsort(-values if order == "high" else values, kind="stable")]
-    return np.stack(orders), np.unique(np.rint(np.linspace(0, n, min(points, n + 1))).astype(np.int64))
+        orders = iter([np.argsort(-values if order == "high" else values, kind="stable")])
+    return orders, np.unique(np.rint(np.linspace(0, n, min(points, n + 1))).astype(np.int64))
 
 
-def _curve(game: Game, kind: str, order: str, orders: Ints, counts: Ints) -> Curve:
+def _curve(game: Game, kind: str, order: str, orders: Iterator[Ints], counts: Ints) -> Curve:
     """What is left (or added) is worth after each number of parties went, along each of the orders."""
-    gone = np.argsort(orders, axis=1)[:, None, :] < counts[:, None]
-    coalitions = ~gone if kind == "removal" else gone
-    worths = game.worth(coalitions.reshape(-1, game.n)).reshape(len(orders), len(counts))
+    worths = np.stack([_along(game, kind, own, counts) for own in orders])
     spread = worths.std(0, ddof=1) if len(worths) > 1 else np.zeros(len(counts))
     return Curve(kind, order, counts / game.n, worths.mean(0), spread)
+
+
+def _along(game: Game, kind: str, order: Ints, counts: Ints) -> Floats:
+    place = np.empty(game.n, dtype=np.int32)
+    place[order] = np.arange(game.n, dtype=np.int32)
+    return worths_of(game, len(counts), lambda numbers: (place < counts[numbers, None]) == (kind == "addition"))
