@@ -81,7 +81,7 @@ def rows(n: int) -> Work:
 
 
 def data_sets(n: int, large: int = 0) -> Work:
-    """`dpvalue.value` of n parties of 10 records, which are protected, and of one of `large` records, if there is one."""
+    """`dpvalue.value` of n parties of 10 records, which are protected; and of one of `large`, if there is one."""
     import numpy as np
 
     import dpvalue as dpv

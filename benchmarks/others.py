@@ -114,6 +114,37 @@ def correlation(one: Any, other: Any) -> float:
     return float(spearmanr(one, other).statistic)
 
 
+def table(sizes: list[dict[str, Any]]) -> str:
+    """Return the results as a table in Markdown."""
+    names = {
+        OURS: "dpvalue, no privacy",
+        PRIVATE: PRIVATE,
+        "pydvl": "pyDVL",
+        "opendataval": "OpenDataVal",
+        "shapiq": "shapiq",
+    }
+    heads = ["rows", "library", "permutations walked", "fits", "processor time", "peak memory", "AUC"]
+    heads += ["rank correlation with ours, no privacy", "with pyDVL", "with shapiq"]
+    lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
+    for some in sizes:
+        for name, title in names.items():
+            found = some["libraries"][name]
+            cells = [f"{some['rows']:,}" if name == OURS else "", title]
+            if "seconds" not in found:
+                lines.append("| " + " | ".join([*cells, found["failed"], *[""] * 7]) + " |")
+                continue
+            walked = (
+                f"{found['permutations']:g}" if found["permutations"] else "none needed" if found["finished"] else "0"
+            )
+            cells += [walked if found["finished"] else f"{walked} of {some['permutations']} when stopped"]
+            cells += [f"{found['fits']:,}", f"{found['processor_seconds']:.1f} s", f"{found['peak_mb']:,.0f} MB"]
+            cells += [f"{found['auc']:.3f}" if "auc" in found else ""]
+            agreement = found.get("rank_correlation", {})
+            cells += [f"{agreement[other]:.2f}" if other in agreement else "" for other in (OURS, "pydvl", "shapiq")]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Measure sizes; what is found is written after each, beside the other sizes that the file has."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -121,7 +152,13 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=list(PERMUTATIONS), choices=list(PERMUTATIONS))
     parser.add_argument("--seconds", type=float, default=600.0, help="the most that a library may take")
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--table", action="store_true", help="print the table of what the file has, and measure nothing"
+    )
     given = parser.parse_args()
+    if given.table:
+        print(table(json.loads(given.json.read_text())["sizes"]))  # noqa: T201
+        return
     content: dict[str, Any] = {
         "machine": facts(), "versions": {name: version(name) for name in OTHERS}, "seconds allowed": given.seconds,
         "changed labels": CHANGED, "sizes": [],

@@ -33,7 +33,7 @@ def one_hot(labels: Any) -> Any:
     return torch.nn.functional.one_hot(torch.from_numpy(labels.astype(np.int64)), 2).float()
 
 
-sampler = TMCSampler(mc_epochs=problem.permutations, cache_name=None, random_state=0)
+sampler = TMCSampler(mc_epochs=problem.permutations, cache_name=None, random_state=2)
 evaluator = DataShapley(sampler)
 evaluator.input_model_metric(ClassifierSkLearnWrapper(Counted, 2), log_loss).input_data(
     torch.from_numpy(problem.x).float(),

@@ -23,7 +23,7 @@ train, test = Dataset(problem.x, problem.y, names), Dataset(problem.x_test, prob
 scorer = SupervisedScorer("neg_log_loss", test, default=GUESS, range=(-np.inf, 0.0))
 valuation = ShapleyValuation(
     ModelUtility(Counted(), scorer, show_warnings=False),
-    PermutationSampler(RelativeTruncation(rtol=0.01), seed=0),
+    PermutationSampler(RelativeTruncation(rtol=0.01), seed=1),
     MinUpdates(problem.permutations),
     show_warnings=False,
     progress=False,
