@@ -7,7 +7,7 @@
 Every measurement is a process of its own, of one thread; with `--before`, both versions are measured in turns, and the
 ratio of their processor times stands beside. Counted is the call that is named, not imports or the making of rows;
 memory is the peak of the whole process, by the system's count. What takes more processor time than `--cap` is stopped,
-and nothing larger of its kind is tried.
+and nothing larger of its kind is tried. Curves that a file has already, and that are not measured, stay in it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 PUBLIC, FEATURES = 500, 20
 MOST_MADE = 100_000  # more numbers than this are repeated
 LARGE = 50_000  # records of the one large party
+LONG = 10.0  # seconds: what takes longer is run once
 Work = Callable[[], Any]
 
 
@@ -80,7 +81,7 @@ def rows(n: int) -> Work:
     return lambda: dpv.value(private, public, privacy=dpv.Privacy(2.0), progress=False)
 
 
-def data_sets(n: int, large: int = 0) -> Work:
+def data_sets(n: int, large: int = 0, game: str = "auto") -> Work:
     """`dpvalue.value` of n parties of 10 records, which are protected; and of one of `large`, if there is one."""
     import numpy as np
 
@@ -89,7 +90,7 @@ def data_sets(n: int, large: int = 0) -> Work:
     public, private = made(PUBLIC, 1), made(10 * n + large, 2)
     groups = np.concatenate([np.repeat(np.arange(n), 10), np.full(large, n)])
     privacy = dpv.Privacy(1.0, unit="record")
-    return lambda: dpv.value(private, public, groups=groups, privacy=privacy, progress=False)
+    return lambda: dpv.value(private, public, groups=groups, privacy=privacy, game=game, progress=False)
 
 
 def features(d: int) -> Work:
@@ -115,9 +116,17 @@ def walks(permutations: int, m: int | None = None) -> Work:
 CURVES = {
     "numbers": Curve("one number a party: valuing", "parties", tuple(10**k for k in range(3, 8)), numbers),
     "rows": Curve("rows as parties, all defaults", "rows", (1_000, 10_000, 100_000), rows),
-    "parties": Curve("data sets of 10 records, all defaults", "parties", tuple(10**k for k in range(1, 6)), data_sets),
+    "parties": Curve(
+        "data sets of 10 records, all defaults", "parties", (10, 30, 100, 300, 1_000, 10_000, 100_000), data_sets
+    ),
     "skewed": Curve(
         "the same beside one party of 50,000", "small parties", (10, 100, 1_000, 10_000), lambda n: data_sets(n, LARGE)
+    ),
+    "steps": Curve(
+        'data sets of 10 records, game="steps"',
+        "parties",
+        tuple(10**k for k in range(1, 6)),
+        lambda n: data_sets(n, game="steps"),
     ),
     "features": Curve("numbers in a row, 1,000 rows", "features", (10, 30, 100, 300, 1_000), features),
     "released": Curve(
@@ -131,7 +140,10 @@ def one(name: str, size: int) -> None:
     """Measure one size in this process, and print it."""
     import warnings
 
+    import dpvalue as dpv
+
     warnings.simplefilter("ignore")
+    assert callable(dpv.value)  # imported when it is first asked for
     work = CURVES[name].work(size)
     began, used = time.perf_counter(), time.process_time()
     work()
@@ -158,28 +170,27 @@ def measured(source: Path, name: str, size: int, cap: int) -> dict[str, float] |
     return found
 
 
-def measure_all(sources: dict[str, Path], names: list[str], cap: int, runs: int) -> list[dict[str, Any]]:
-    """Measure curves by all versions in turns; of runs of a size the one with the least processor time counts."""
+def measure(name: str, sources: dict[str, Path], cap: int, runs: int) -> list[dict[str, Any]]:
+    """Measure a curve by all versions in turns; of runs of a size the one with the least processor time counts."""
     found = []
-    for name in names:
-        over: set[str] = set()
-        for size in CURVES[name].sizes:
-            best: dict[str, dict[str, float]] = {}
-            for run in range(runs):
-                for version, source in sources.items():
-                    if version in over or (run and best[version]["processor_seconds"] > 10):
-                        continue
-                    taken = measured(source, name, size, cap)
-                    if taken is None:
-                        over.add(version)
-                    elif version not in best or taken["processor_seconds"] < best[version]["processor_seconds"]:
-                        best[version] = taken
-            case: dict[str, Any] = {"curve": name, "size": size}
-            case |= {version: best.get(version, f"over {cap} s") for version in sources}
-            if len(best) > 1:
-                case["ratio"] = best["before"]["processor_seconds"] / best["now"]["processor_seconds"]
-            print(case, flush=True)  # noqa: T201
-            found.append(case)
+    over: set[str] = set()
+    for size in CURVES[name].sizes:
+        best: dict[str, dict[str, float]] = {}
+        for run in range(runs):
+            for version, source in sources.items():
+                if version in over or (run and best[version]["processor_seconds"] > LONG):
+                    continue
+                taken = measured(source, name, size, cap)
+                if taken is None:
+                    over.add(version)
+                elif version not in best or taken["processor_seconds"] < best[version]["processor_seconds"]:
+                    best[version] = taken
+        case: dict[str, Any] = {"curve": name, "size": size}
+        case |= {version: best.get(version, f"over {cap} s") for version in sources}
+        if len(best) > 1:
+            case["ratio"] = best["before"]["processor_seconds"] / best["now"]["processor_seconds"]
+        print(case, flush=True)  # noqa: T201
+        found.append(case)
     return found
 
 
@@ -199,25 +210,37 @@ def draw(content: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(2, 4, figsize=(11, 5.2), constrained_layout=True)
+    figure, panels = plt.subplots(3, 3, figsize=(9.5, 8), constrained_layout=True)
+    known_curves = {case["curve"] for case in content["cases"]}
     for panel, (name, curve) in zip(panels.flat, CURVES.items(), strict=False):
+        if name not in known_curves:
+            panel.set_axis_off()
+            continue
         cases = [case for case in content["cases"] if case["curve"] == name]
         for version, style, colour in (("before", "s--", "0.55"), ("now", "o-", "tab:blue")):
             known = [case for case in cases if isinstance(case.get(version), dict)]
             times = [case[version]["processor_seconds"] for case in known]
             panel.plot([case["size"] for case in known], times, style, color=colour, markersize=4, label=version)
-        panel.set(xscale="log", yscale="log", title=curve.title, xlabel=curve.axis)
+            over = [case["size"] for case in cases if isinstance(case.get(version), str)][:1]
+            panel.plot(over, [content["cap"]] * len(over), "^", color=colour, markersize=6, zorder=3)
+        panel.set(xscale="log", yscale="log", title=curve.title, xlabel=curve.axis, ylim=(0.05, 2 * content["cap"]))
+        panel.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
+        panel.set_yticks([], minor=True)
         _slope(panel)
         panel.title.set_fontsize(9)
-    panels[0, 0].set_ylabel("processor seconds")
-    panels[1, 0].set_ylabel("processor seconds")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("processor seconds")
     panels[0, 0].legend(frameon=False, fontsize=8)
     memory = panels.flat[-1]
-    for name in ("numbers", "rows", "parties", "skewed"):
+    for name in ("numbers", "rows", "parties", "skewed", "steps"):
         known = [case for case in content["cases"] if case["curve"] == name and isinstance(case.get("now"), dict)]
         sizes, peaks = [case["size"] for case in known], [case["now"]["peak_mb"] for case in known]
-        memory.plot(sizes, peaks, "o-", markersize=4, label=name)
+        if known:
+            memory.plot(sizes, peaks, "o-", markersize=4, label=name)
     memory.set(xscale="log", yscale="log", title="peak memory of the process, now", xlabel="parties", ylabel="MB")
+    memory.set_ylim(200, 5000)
+    memory.set_yticks([300, 1000, 3000], ["300", "1,000", "3,000"])
+    memory.set_yticks([], minor=True)
     memory.title.set_fontsize(9)
     memory.legend(frameon=False, fontsize=8)
     for panel in panels.flat:
@@ -226,11 +249,37 @@ def draw(content: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def table(content: dict[str, Any]) -> str:
+    """Return the results as a table in Markdown: a line a curve."""
+    lines = [
+        "| what | sizes | processor seconds | before, times that | peak memory, MB |",
+        "|---|---|---|---|---|",
+    ]
+    for name, curve in CURVES.items():
+        cases = [case for case in content["cases"] if case["curve"] == name]
+        over = next((place for place, case in enumerate(cases) if isinstance(case["now"], str)), len(cases) - 1)
+        cases = cases[: over + 1]  # and the first that was stopped
+        now = [case["now"] if isinstance(case["now"], dict) else None for case in cases]
+        ratios = [case.get("ratio", case.get("before", "")) for case in cases]
+        cells = [
+            f"{curve.title} ({curve.axis})",
+            ", ".join(f"{case['size']:,}".replace(",", " ") for case in cases),
+            ", ".join(f"{some['processor_seconds']:.2g}" if some else f"over {content['cap']}" for some in now),
+            ", ".join(
+                ratio if isinstance(ratio, str) else f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.1f}x"
+                for ratio in ratios
+            ),
+            ", ".join(f"{some['peak_mb']:.0f}" for some in now if some),
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _slope(panel: Any) -> None:
     """Draw slope 1 through the panel's last point, and keep its limits."""
     low, high = panel.get_xlim()
     bottom, top = panel.get_ylim()
-    x, y = panel.lines[-1].get_data()
+    x, y = panel.lines[-2].get_data()
     panel.plot([low, high], [y[-1] * low / x[-1], y[-1] * high / x[-1]], ":", color="0.7", linewidth=1, zorder=0)
     panel.set(xlim=(low, high), ylim=(bottom, top))
 
@@ -243,7 +292,7 @@ def main() -> None:
     parser.add_argument("--cap", type=int, default=120, help="processor seconds of one process")
     parser.add_argument("--runs", type=int, default=2)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--draw", type=Path, help="draw a file of results instead of measuring")
+    parser.add_argument("--draw", type=Path, help="draw a file of results, and print its table, instead of measuring")
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--one", nargs=2, metavar=("CURVE", "SIZE"), help="measure one size in this process")
     given = parser.parse_args()
@@ -256,13 +305,15 @@ def main() -> None:
         sources = {"now": Path(__file__).parents[1] / "src"}
         if given.before is not None:
             sources = {"before": given.before, **sources}
-        content = {
-            "machine": facts(),
-            "cap": given.cap,
-            "cases": measure_all(sources, given.curves, given.cap, given.runs),
-        }
-    if given.json is not None:
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
+        known = json.loads(given.json.read_text())["cases"] if given.json is not None and given.json.exists() else []
+        content = {"machine": facts(), "cap": given.cap, "cases": known}
+        for name in given.curves:
+            found = measure(name, sources, given.cap, given.runs)
+            content["cases"] = [*(case for case in content["cases"] if case["curve"] != name), *found]
+            if given.json is not None:
+                given.json.write_text(json.dumps(content, indent=1) + "\n")
+    if given.draw is not None:
+        print(table(content))  # noqa: T201
     if given.figure is not None:
         draw(content, given.figure)
 
