@@ -210,12 +210,13 @@ def draw(content: dict[str, Any], path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, panels = plt.subplots(3, 3, figsize=(9.5, 8), constrained_layout=True)
-    known_curves = {case["curve"] for case in content["cases"]}
-    for panel, (name, curve) in zip(panels.flat, CURVES.items(), strict=False):
-        if name not in known_curves:
-            panel.set_axis_off()
-            continue
+    curves = _known(content)
+    columns = 4 if len(curves) == 7 else 3
+    rows = -(-(len(curves) + 1) // columns)
+    figure, panels = plt.subplots(
+        rows, columns, figsize=(3.1 * columns, 2.7 * rows), constrained_layout=True, squeeze=False
+    )
+    for panel, (name, curve) in zip(panels.flat, curves.items(), strict=False):
         cases = [case for case in content["cases"] if case["curve"] == name]
         for version, style, colour in (("before", "s--", "0.55"), ("now", "o-", "tab:blue")):
             known = [case for case in cases if isinstance(case.get(version), dict)]
@@ -231,7 +232,9 @@ def draw(content: dict[str, Any], path: Path) -> None:
     for panel in panels[:, 0]:
         panel.set_ylabel("processor seconds")
     panels[0, 0].legend(frameon=False, fontsize=8)
-    memory = panels.flat[-1]
+    memory, *unused = panels.flat[len(curves) :]
+    for panel in unused:
+        panel.set_axis_off()
     for name in ("numbers", "rows", "parties", "skewed", "steps"):
         known = [case for case in content["cases"] if case["curve"] == name and isinstance(case.get("now"), dict)]
         sizes, peaks = [case["size"] for case in known], [case["now"]["peak_mb"] for case in known]
@@ -243,10 +246,15 @@ def draw(content: dict[str, Any], path: Path) -> None:
     memory.set_yticks([], minor=True)
     memory.title.set_fontsize(9)
     memory.legend(frameon=False, fontsize=8)
-    for panel in panels.flat:
+    for panel in panels.flat[: len(curves) + 1]:
         panel.grid(True, which="major", color="0.92")
         panel.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
+
+
+def _known(content: dict[str, Any]) -> dict[str, Curve]:
+    """The curves that were measured."""
+    return {name: curve for name, curve in CURVES.items() if any(case["curve"] == name for case in content["cases"])}
 
 
 def table(content: dict[str, Any]) -> str:
@@ -255,7 +263,7 @@ def table(content: dict[str, Any]) -> str:
         "| what | sizes | processor seconds | before, times that | peak memory, MB |",
         "|---|---|---|---|---|",
     ]
-    for name, curve in CURVES.items():
+    for name, curve in _known(content).items():
         cases = [case for case in content["cases"] if case["curve"] == name]
         over = next((place for place, case in enumerate(cases) if isinstance(case["now"], str)), len(cases) - 1)
         cases = cases[: over + 1]  # and the first that was stopped
