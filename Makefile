@@ -12,7 +12,7 @@ WORKERS ?= 2
 # Percent of the library's lines that the tests must reach; raise it when more is reached.
 COVERAGE := 94
 
-.PHONY: help demo test check bench lint types fast docs gpu dist hooks clean
+.PHONY: help demo test check bench others lint types fast docs gpu dist hooks clean
 
 help:
 	@echo "make demo   values a data set under differential privacy and shows the result"
@@ -23,6 +23,7 @@ help:
 	@echo "make dist   builds wheel and sdist in dist/, and runs the demonstration from the wheel"
 	@echo "make hooks  lets git run lint and types before each commit"
 	@echo "make bench  times the engine beside the literal algorithm, and writes benchmarks/results/cpu.json"
+	@echo "make others sets up the libraries that benchmarks/others.py compares with, each in an environment of its own"
 	@echo "make clean  removes the virtual environment and caches"
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -37,11 +38,19 @@ demo: $(VENV)/.installed
 bench: $(VENV)/.installed $(VENV)-pydvl/.installed
 	DPVALUE_PYDVL_PYTHON=$(VENV)-pydvl/bin/python $(BIN)/dpvalue bench cpu --json benchmarks/results/cpu.json
 
-# pyDVL needs other versions than ours: an environment of its own, only to be compared with.
-$(VENV)-pydvl/.installed:
-	$(PYTHON) -m venv --clear $(VENV)-pydvl
-	PIP_CONSTRAINT= $(VENV)-pydvl/bin/python -m pip install --quiet "pydvl==0.10.0" "numpy<2"
+# Libraries that are only compared with have environments of their own, as they need other versions than ours.
+$(VENV)-pydvl/.installed: NEEDS := "pydvl==0.10.0" "numpy<2"
+$(VENV)-shapiq/.installed: NEEDS := "shapiq==1.4.1"
+# Without what it asks for: that goes with a torch of 2023. benchmarks/other_libraries/by_opendataval.py does without the rest.
+$(VENV)-opendataval/.installed: NEEDS := --no-deps "opendataval==1.3.0"
+$(VENV)-opendataval/.installed: FIRST := "torch==2.13.0" "numpy<2" "pandas<3" "scikit-learn<1.6" tqdm matplotlib requests
+$(VENV)-%/.installed:
+	$(PYTHON) -m venv --clear $(@D)
+	$(if $(FIRST),PIP_CONSTRAINT= $(@D)/bin/python -m pip install --quiet $(FIRST))
+	PIP_CONSTRAINT= $(@D)/bin/python -m pip install --quiet $(NEEDS)
 	@touch $@
+
+others: $(VENV)/.installed $(VENV)-pydvl/.installed $(VENV)-opendataval/.installed $(VENV)-shapiq/.installed
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
@@ -79,4 +88,4 @@ hooks: $(VENV)/.installed
 	$(BIN)/pre-commit install
 
 clean:
-	rm -rf $(VENV) $(VENV)-pydvl .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist build
+	rm -rf $(VENV) $(VENV)-pydvl $(VENV)-opendataval $(VENV)-shapiq .mypy_cache .pytest_cache .ruff_cache .coverage .coverage.* dist build

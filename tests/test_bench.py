@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 
 import numpy as np
@@ -57,3 +58,14 @@ def test_the_engine_is_as_good_as_the_literal_loop_on_planted_noise() -> None:
     for line in cases.quality()[1:]:
         difference, error = (float(part) for part in line.note.split("difference ")[1].rstrip(")").split(" ("))
         assert abs(difference) <= 2 * error
+
+
+@pytest.mark.slow
+def test_growth_is_measured_in_processes_of_their_own_and_stopped_at_the_cap() -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "growth.py"
+    growth = runpy.run_path(str(script))
+    source = Path(dpv.__file__).parents[1]
+    found = growth["measured"](source, "released", 1, 60)
+    assert 0 < found["processor_seconds"] < 60
+    assert 100 < found["peak_mb"] < 2000
+    assert growth["measured"](source, "rows", 100_000, 1) is None

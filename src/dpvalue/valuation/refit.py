@@ -30,7 +30,8 @@ from dpvalue.refit.reading import Reading, read, without_noise
 from dpvalue.refit.surrogate import RIDGE, Surrogate
 from dpvalue.valuation.games import Game
 
-_BATCH, _STEPS, _CLOSE, _REMEMBERED = 64, 25, 1e-8, 6
+_STEPS, _CLOSE, _REMEMBERED = 25, 1e-8, 6
+_LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions fitted together: their outputs stay in a cache
 _MOST_KEPT = 8192  # models of coalitions
 _WAY = np.linspace(0.0, 1.5, 16)
 LOSSES = ("loss", "mse")
@@ -68,32 +69,47 @@ class Refitting:
         Steps begin at `start` (c, d), at the public model if it is left out.
         """
         begin = self._origin.expand(len(gradients), -1) if start is None else start
-        pairs = zip(gradients.split(_BATCH), begin.split(_BATCH), strict=True)
+        batch = min(max(_NUMBERS // self.rows.y.numel(), _LEAST_BATCH), _MOST_BATCH)
+        pairs = zip(gradients.split(batch), begin.split(batch), strict=True)
         return torch.cat([self._fitted(part - self._slope, theta) for part, theta in pairs])
 
     def _fitted(self, shift: Tensor, theta: Tensor) -> Tensor:
-        """The models of a batch: L-BFGS that begins with the public curvature, steps halved where they would go up."""
-        rows, count, rounding = self.rows, len(self.rows.x), 8 * torch.finfo(shift.dtype).eps
+        """The models of a batch: L-BFGS that begins with the public curvature, steps halved where they would go up.
 
-        def at(theta: Tensor) -> tuple[Tensor, Tensor]:
-            outputs = rows.outputs(theta)
-            slope = (rows.residuals(outputs) @ rows.x).flatten(1) / count + shift + RIDGE * theta
-            return rows.losses(outputs).mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
-
-        (now, slope), memory = at(theta), _Memory(self._vectors, self._inverse)
+        Fits that are done leave the batch once they are half of it.
+        """
+        rounding = 8 * torch.finfo(shift.dtype).eps
+        (now, slope), memory = self._at(theta, shift), _Memory(self._vectors, self._inverse)
         length = torch.ones(len(shift)).to(shift)
+        found, here = theta.clone(), torch.arange(len(shift), device=shift.device)
         for _ in range(_STEPS):
             step = memory.step(slope)
-            if bool(((slope * step).sum(1) < 2 * _CLOSE).all()):  # about twice what is left to gain
+            going = (slope * step).sum(1) >= 2 * _CLOSE  # about twice what is left to gain
+            count = int(going.sum())
+            if count == 0:
                 break
+            if 2 * count <= len(going):
+                found[here] = theta
+                here, shift, theta, slope, step, now, length = (
+                    part[going] for part in (here, shift, theta, slope, step, now, length)
+                )
+                memory.keep(going)
             moved = theta - length[:, None] * step
-            then, after = at(moved)
+            then, after = self._at(moved, shift)
             better = then <= now + rounding * (1 + now.abs())
             keep = better[:, None]
             memory.add(torch.where(keep, moved - theta, 0.0), torch.where(keep, after - slope, 0.0))
             theta, slope = torch.where(keep, moved, theta), torch.where(keep, after, slope)
             now, length = torch.where(better, then, now), torch.where(better, 1.0, length / 4)
-        return theta
+        found[here] = theta
+        return found
+
+    def _at(self, theta: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """What is minimised (b,), and its slope (b, d), at models of coalitions whose slopes differ by `shift`."""
+        rows = self.rows
+        outputs = rows.outputs(theta)
+        slope = (rows.residuals(outputs) @ rows.x).flatten(1) / len(rows.x) + shift + RIDGE * theta
+        return rows.losses(outputs).mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
 
     def correction(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
         """Return what is added to the utility of a coalition's refitted model."""
@@ -114,6 +130,10 @@ class _Memory:
         bent = (moved * changed).sum(1, keepdim=True)
         weight = torch.where(bent > 0, 1 / bent.clamp_min(1e-30), 0.0)
         self._pairs = [*self._pairs, (moved, changed, weight)][-_REMEMBERED:]
+
+    def keep(self, which: Tensor) -> None:
+        """Forget the fits of a batch that are not among these."""
+        self._pairs = [(moved[which], changed[which], weight[which]) for moved, changed, weight in self._pairs]
 
     def step(self, slope: Tensor) -> Tensor:
         """Return the steps (b, d) from slopes: the two loops of L-BFGS."""
