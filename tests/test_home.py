@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier, BrokenBarrierError
 from typing import Any
 
 import pandas as pd
@@ -113,6 +116,33 @@ def test_budgets_are_for_each_coordinator_and_for_all(files: Files) -> None:
     assert refused(lambda: files.agent("north", sets).answer(second.to_bytes(lab))) == texts.FORBIDDEN
     known = replace(policy, coordinators=(Coordinator("lab", lab.public, public_sets=(second.about.utility,)),))
     files.agent("north", known).answer(second.to_bytes(lab))
+
+
+def test_two_jobs_at_once_cannot_both_spend_what_a_coordinator_has_for_one(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    office = Key.new()
+    policy = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public, epsilon=1.2),))
+    files.ledger("west", epsilon=10.0)
+    both, read = Barrier(2, timeout=1.0), OwnFile.read
+
+    def slowly(self: OwnFile, job: Job) -> Any:
+        with suppress(BrokenBarrierError):  # as it must, since the other has to wait
+            both.wait()
+        return read(self, job)
+
+    monkeypatch.setattr(OwnFile, "read", slowly)
+
+    def ask(seed: int) -> str:
+        try:
+            files.agent("west", policy).answer(files.job(seed=seed).to_bytes(office))
+        except Refused as error:
+            return error.public
+        return "answered"
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(ask, (0, 1))) == sorted([texts.SPENT, "answered"])
+    assert len(files.ledger("west").entries()) == 1
 
 
 def test_a_repeated_request_gets_the_same_bytes(files: Files) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -19,6 +21,14 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     finally:
         scratch.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Hold the only right to work with a file, among all processes and threads of this machine that ask for it here."""
+    with path.with_name(f"{path.name}.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, by a killed process too
+        yield
 
 
 def remains(folder: Path) -> list[Path]:

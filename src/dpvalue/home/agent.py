@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dpvalue.durable import alone
 from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
@@ -113,7 +114,14 @@ class Agent:
             return Weighed(job, asker, units, epsilon, columns, spent)
 
     def answer(self, content: bytes, asked: bytes = b"") -> bytes:
-        """Return the release, sealed if there is a key, for a job and a request; without one for the first round."""
+        """Return the release, sealed if there is a key, for a job and a request; without one for the first round.
+
+        One after the other for one ledger: what a coordinator may spend is weighed before the ledger is charged.
+        """
+        with nullcontext() if self.ledger is None else alone(self.ledger.path):
+            return self._answered(content, asked)
+
+    def _answered(self, content: bytes, asked: bytes) -> bytes:
         weighed = self.weigh(content)
         job, ledger = weighed.job, self.ledger
         with _refusing(UNABLE):
