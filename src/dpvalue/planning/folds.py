@@ -8,8 +8,9 @@ three standard deviations up or down.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -102,8 +103,7 @@ class Fold:
         distinct: how many different rows were held out.
         engine: where to compute.
         seed: of the training.
-        number: of the fold.
-        paths: the way that models go which are trained on the rest of each fold.
+        trained: returns the model that was trained on the rest for so many steps, one of `STEPS`.
     """
 
     model: Model
@@ -117,8 +117,7 @@ class Fold:
     distinct: int
     engine: Engine
     seed: int
-    number: int
-    paths: Paths = field(repr=False)
+    trained: Callable[[int], Tensor] = field(repr=False)
 
     @cached_property
     def x(self) -> Tensor:
@@ -134,9 +133,9 @@ class Fold:
         """Return the directions that the rest of the public set gives."""
         if projection.m == 1 and projection.steps in STEPS:
             if projection.source == "path":
-                return path_basis(projection, self.initial, [self.paths.after(projection.steps)[self.number]])
+                return path_basis(projection, self.initial, [self.trained(projection.steps)])
             if projection.is_score:
-                return score_basis(projection, self.initial, self.paths.after(projection.steps)[self.number])
+                return score_basis(projection, self.initial, self.trained(projection.steps))
         return make_basis(projection, self.model, self.initial, self.x, self.y, self.seed)
 
     def sketches(self, projection: Projection | None) -> Sketches:
@@ -237,7 +236,7 @@ def make_folds(
             kinds.append(torch.where(wrong, y[chosen] + moved, y[chosen]))
         made = tuple(kinds)
         held_out = rest, chosen, rows, made, alike, len(part)
-        folds.append(Fold(model, initial, public, *held_out, engine, seed, len(folds), paths))
+        folds.append(Fold(model, initial, public, *held_out, engine, seed, partial(paths.after, len(folds))))
     return folds
 
 
@@ -258,12 +257,12 @@ class Paths:
         together = [sets] if isinstance(model, Linear) else [[one] for one in sets]
         return [Training(model, initial, some, seed) for some in together]
 
-    def after(self, steps: int) -> list[Tensor]:
-        """Return the models of the folds after so many steps, one of `STEPS`."""
+    def after(self, number: int, steps: int) -> Tensor:
+        """Return the model of a fold after so many steps, one of `STEPS`."""
         for stage in STEPS:
             if stage <= steps and stage not in self._known:
                 self._known[stage] = [theta for training in self._trainings for theta in training.until(stage)]
-        return self._known[steps]
+        return self._known[steps][number]
 
 
 def same_features(x: Tensor) -> Ints:
