@@ -70,6 +70,13 @@ class Rows:
         """Return the derivatives of the row losses by the outputs (..., o, rows)."""
         return 2 * (outputs - self.y.T) if self.regression else outputs.softmax(-2) - self.y.T
 
+    def losses_and_residuals(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return both at once, which takes less time."""
+        if self.regression:
+            return self.losses(outputs), self.residuals(outputs)
+        logarithms = outputs.log_softmax(-2)
+        return -(logarithms * self.y.T).sum(-2), logarithms.exp() - self.y.T
+
     def mean_loss(self, theta: Tensor) -> Tensor:
         """Return the mean loss of each model (...)."""
         return self.losses(self.outputs(theta)).mean(-1)

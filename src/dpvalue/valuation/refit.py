@@ -107,9 +107,9 @@ class Refitting:
     def _at(self, theta: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """What is minimised (b,), and its slope (b, d), at models of coalitions whose slopes differ by `shift`."""
         rows = self.rows
-        outputs = rows.outputs(theta)
-        slope = (rows.residuals(outputs) @ rows.x).flatten(1) / len(rows.x) + shift + RIDGE * theta
-        return rows.losses(outputs).mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
+        losses, residuals = rows.losses_and_residuals(rows.outputs(theta))
+        slope = (residuals @ rows.x).flatten(1) / len(rows.x) + shift + RIDGE * theta
+        return losses.mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
 
     def correction(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
         """Return what is added to the utility of a coalition's refitted model."""
