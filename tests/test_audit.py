@@ -217,8 +217,8 @@ def test_the_papers_accounting_is_refuted() -> None:
 
 
 def scaled_by_private_rows(features: Callable[..., Any]) -> Callable[..., Any]:
-    def faulty(self: Encoding, raw: Any, argument: str, placed: bool = True) -> Any:
-        found = features(self, raw, argument, placed)
+    def faulty(self: Encoding, raw: Any, argument: str, *others: Any) -> Any:
+        found = features(self, raw, argument, *others)
         return found / np.abs(found).max(0) if argument.startswith("parties") else found
 
     return faulty

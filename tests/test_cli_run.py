@@ -417,7 +417,7 @@ def test_on_a_terminal_it_asks(folder: Path) -> None:
     code, shown = typed(arguments, folder, b"y\n", b"Spend it?")
     assert code == 0, shown
     assert "walking" in shown  # a bar
-    assert "accuracy" in shown
+    assert "reading" in shown
     assert (folder / "results" / "values.csv").is_file()
 
 

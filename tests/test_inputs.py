@@ -82,7 +82,7 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"clip": 0}, "clip must be positive, got 0"),
         ({"clip": "huge"}, "clip must be a positive number or 'auto', got 'huge'"),
         ({"clip": float("nan")}, "clip must be positive, got nan"),
-        ({"clip_rule": "layer"}, "clip_rule must be one of auto, flat, normalise; got 'layer'"),
+        ({"clip_rule": "layer"}, "clip_rule must be one of auto, flat, normalise.*; got 'layer'"),
         ({"learning_rate": -0.1}, "learning_rate must be positive, got -0.1"),
         ({"noise": "none"}, "noise must be one of secure, fast; got 'none'"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),

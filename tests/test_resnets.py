@@ -132,8 +132,8 @@ def test_a_resnet_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         {key: 4 * tensor if tensor.dim() > 1 else tensor for key, tensor in made.items()}, tmp_path / "resnet18.pth"
     )
     generator = np.random.default_rng(0)
-    y = np.arange(400) % 10
-    images = (25 * y[:, None, None, None] + generator.integers(0, 20, (400, 32, 32, 3))).astype(np.uint8)
+    y = np.arange(900) % 10
+    images = (25 * y[:, None, None, None] + generator.integers(0, 20, (900, 32, 32, 3))).astype(np.uint8)
     np.savez(tmp_path / "cifar10.npz", x_train=images, y_train=y, x_test=images[:1], y_test=y[:1])
     precisions = []
 

@@ -175,7 +175,7 @@ def _data(case: Case, scale: Scale) -> tuple[Arrays, Any]:
     if case.model == "cnn":
         return arrays, "cnn"
     if scale.quick:
-        few = arrays[0][:400], arrays[1][:400]
+        few = arrays[0][:900], arrays[1][:900]
         return features(case.model, few, scale.data, scale.device, pooled=True), "logistic"
     return features(case.model, arrays, scale.data, scale.device), HeadFactory(case.model, scale.data, 10)
 
