@@ -145,6 +145,13 @@ def test_two_jobs_at_once_cannot_both_spend_what_a_coordinator_has_for_one(
     assert len(files.ledger("west").entries()) == 1
 
 
+def test_a_ledger_that_cannot_be_held_alone_is_refused_in_a_fixed_text(files: Files) -> None:
+    agent, path = files.agent("south"), files.ledger("south").path
+    path.with_name(f"{path.name}.lock").mkdir()
+    assert refused(lambda: agent.answer(files.job().to_bytes())) == texts.UNABLE
+    assert files.ledger("south").entries() == []
+
+
 def test_a_repeated_request_gets_the_same_bytes(files: Files) -> None:
     key, content = Key.new(), files.job().to_bytes()
     agent = files.agent("south", key=key)

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from dpvalue.errors import DpvalueError
+
 
 def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write a file, from what it holds or piece by piece; when this returns, it is on the disk."""
@@ -26,7 +28,12 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
     """Hold the only right to work with a file, among all processes and threads of this machine that ask for it here."""
-    with path.with_name(f"{path.name}.lock").open("a") as file:
+    beside = path.with_name(f"{path.name}.lock")
+    try:
+        file = beside.open("a")
+    except OSError as error:
+        raise DpvalueError(f"{beside} cannot be written: {error.strerror}") from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, by a killed process too
         yield
 

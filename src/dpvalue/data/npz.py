@@ -12,7 +12,7 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -89,10 +89,12 @@ class Npz:
         members = {member.name: member for member, _ in map(self.places.__getitem__, names)}
         pieces = {name: self._pieces(member, most) for name, member in members.items()}
         for _ in range(0, self.rows, most):
-            now = {name: next(piece) for name, piece in pieces.items()}
+            with _damage_said(self.path):
+                now = {name: next(piece) for name, piece in pieces.items()}
             yield Columns({name: self._column(now, name) for name in names})
-        for piece in pieces.values():
-            next(piece, None)  # where the check sum is compared
+        with _damage_said(self.path):
+            for piece in pieces.values():
+                next(piece, None)  # where the check sum is compared
 
     def _column(self, now: dict[str, Array], name: str) -> Column:
         member, place = self.places[name]
@@ -115,18 +117,22 @@ class Npz:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Npz]:
-    """Open an NPZ file and read its headers; raises unless it holds arrays of rows.
-
-    Whatever is wrong with it, there or later, it is said in one line: other messages may quote what is in it.
-    """
-    try:
-        with path.open("rb") as binary, zipfile.ZipFile(binary) as archive:
+    """Open an NPZ file and read its headers; raises unless it holds arrays of rows."""
+    with ExitStack() as opened:
+        with _damage_said(path):
+            binary = opened.enter_context(path.open("rb"))
+            archive = opened.enter_context(zipfile.ZipFile(binary))
             members = tuple(_member(archive, entry) for entry in archive.infolist())
-            if len({member.rows for member in members}) != 1 or not members[0].shape:
-                raise DpvalueError(f"{path} must hold arrays with one row per record each")
-            yield Npz(path, binary, archive, members)
-    except DpvalueError:
-        raise
+        if len({member.rows for member in members}) != 1 or not members[0].shape:
+            raise DpvalueError(f"{path} must hold arrays with one row per record each")
+        yield Npz(path, binary, archive, members)
+
+
+@contextmanager
+def _damage_said(path: Path) -> Iterator[None]:
+    """Say in one line whatever is wrong with what is read here: other messages may quote what is in the file."""
+    try:
+        yield
     except _DAMAGED:
         raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
 

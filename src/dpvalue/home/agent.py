@@ -118,7 +118,7 @@ class Agent:
 
         One after the other for one ledger: what a coordinator may spend is weighed before the ledger is charged.
         """
-        with nullcontext() if self.ledger is None else alone(self.ledger.path):
+        with _refusing(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
             return self._answered(content, asked)
 
     def _answered(self, content: bytes, asked: bytes) -> bytes:

@@ -78,15 +78,10 @@ def show_blocks(task: Task, trials: list[Trial], path: Path) -> str:
 
 
 BLOCKS_MNIST = Experiment(
-    name="blocks-mnist",
+    name="blocks-mnist", data=("mnist",), trials=1, minutes="5 (GPU)",
     title="Walks that advance one by one and in blocks, as the paper seems to have been run: MNIST, CNN",
-    data=("mnist",),
-    trials=1,
-    minutes="5 (GPU)",
-    trial=partial(blocks_trial, MNIST),
-    show=partial(show_blocks, MNIST),
-    check=no_check,
-)
+    trial=partial(blocks_trial, MNIST), show=partial(show_blocks, MNIST), check=no_check,
+)  # fmt: skip
 
 EPSILONS = (0.1, 1.0, 10.0)
 
@@ -122,15 +117,10 @@ def show_epsilons(trials: list[Trial], path: Path) -> str:
 
 
 EPSILON = Experiment(
-    name="epsilon",
+    name="epsilon", data=("covertype",), trials=5, minutes="25",
     title="AUC at claimed epsilon = 0.1, 1, 10: Covertype, logistic; at 0.1 all is random, at 10 i.i.d. catches up",
-    data=("covertype",),
-    trials=5,
-    minutes="25",
-    trial=partial(epsilon_trial, COVERTYPE_IN_BLOCKS),
-    show=show_epsilons,
-    check=no_check,
-)
+    trial=partial(epsilon_trial, COVERTYPE_IN_BLOCKS), show=show_epsilons, check=no_check,
+)  # fmt: skip
 EPSILON_MNIST = _on_mnist(EPSILON, partial(epsilon_trial, MNIST), 2, "5 (GPU)")
 
 BURN_INS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
@@ -173,13 +163,8 @@ def check_burn_ins(trials: list[Trial], quick: bool) -> None:
 
 
 BURN_IN_COVERTYPE = Experiment(
-    name="burn-in",
+    name="burn-in", data=("covertype",), trials=5, minutes="15",
     title="AUC against burn-in q, V = loss and accuracy: Covertype, logistic; best near 0.9",
-    data=("covertype",),
-    trials=5,
-    minutes="15",
-    trial=partial(burn_in_trial, COVERTYPE_IN_BLOCKS),
-    show=show_burn_ins,
-    check=check_burn_ins,
-)
+    trial=partial(burn_in_trial, COVERTYPE_IN_BLOCKS), show=show_burn_ins, check=check_burn_ins,
+)  # fmt: skip
 BURN_IN_MNIST = _on_mnist(BURN_IN_COVERTYPE, partial(burn_in_trial, MNIST), 2, "2 (GPU)")
