@@ -214,6 +214,11 @@ def test_the_demonstrations_rows_are_those_of_scikit_learn(tmp_path: Path) -> No
 
 def test_a_fault_of_whoever_reads_is_not_called_damage_of_the_file(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.zeros((4, 2)), y=np.zeros(4))
-    with pytest.raises(KeyError, match="elsewhere"), npz.open_npz(tmp_path / "rows.npz") as arrays:
-        next(arrays.blocks(("x0",), 2))
-        raise KeyError("elsewhere")
+
+    def read() -> None:
+        with npz.open_npz(tmp_path / "rows.npz") as arrays:
+            next(arrays.blocks(("x0",), 2))
+            raise KeyError("elsewhere")
+
+    with pytest.raises(KeyError, match="elsewhere"):
+        read()

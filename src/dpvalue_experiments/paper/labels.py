@@ -155,7 +155,7 @@ def show_table(task: Task, paper: Cells, trials: list[Trial], path: Path) -> str
         rates = [_rates(trials, reading, name) for name in columns]
         rows.append([f"learning rate, {reading.name}", *rates, *[""] * len(ours)])
     _bars(task, paper, trials, path)
-    counted = [[reading.name, *_agreement(paper, trials, reading).cells()] for reading in task.readings]
+    counted = [[reading.name, *agreement_of(paper, trials, reading).cells()] for reading in task.readings]
     return f"{markdown(['', *columns, *ours], rows)}\n{markdown(['agreement with the paper', *COUNTED], counted)}"
 
 
@@ -196,8 +196,8 @@ def _known(scores: Iterable[float | None]) -> list[float]:
     return [float(score) for score in scores if score is not None] or [float("nan")]
 
 
-def _agreement(paper: Cells, trials: list[Trial], reading: Reading) -> Agreement:
-    """How far a reading agrees with the paper."""
+def agreement_of(paper: Cells, trials: list[Trial], reading: Reading) -> Agreement:
+    """Return how far a reading agrees with the paper."""
     ours = {
         kind: {name: float(np.mean(_of(trials, reading, name, kind))) for name in cells}
         for kind, cells in paper.items()
@@ -222,11 +222,12 @@ def check_order(task: Task, trials: list[Trial], quick: bool) -> None:
 
 
 def check_agreement(task: Task, paper: Cells, trials: list[Trial], quick: bool) -> None:
-    """Raise unless the fitted reading has four of five cells within 0.05 of the paper, and most rows in its order."""
+    """Raise unless the fitted reading has most cells within 0.05 of the paper, all within 0.08, most rows in order."""
     check_order(task, trials, quick)
-    found = _agreement(paper, trials, task.shown)
-    if not quick and found.within[0.05] < 0.8 * found.cells_in_all:
-        raise DpvalueError(f"{found.within[0.05]} of {found.cells_in_all} cells are within 0.05 of the paper")
+    found = agreement_of(paper, trials, task.shown)
+    for gap, share in () if quick else ((0.05, 0.75), (0.08, 1.0)):
+        if found.within[gap] < share * found.cells_in_all:
+            raise DpvalueError(f"{found.within[gap]} of {found.cells_in_all} cells are within {gap} of the paper")
     if not quick and found.rows_in_order < found.rows_in_all - 1:
         raise DpvalueError(f"{found.rows_in_order} of {found.rows_in_all} rows have the paper's order")
 
@@ -270,7 +271,7 @@ def semivalues_experiment(
 
 
 SEMIVALUES_COVERTYPE = semivalues_experiment("semivalues", COVERTYPE, PAPER_COVERTYPE, 5, "20")
-SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 3, "10 (GPU)")
+SEMIVALUES_MNIST = semivalues_experiment("semivalues-mnist", MNIST, PAPER_MNIST, 5, "10 (GPU)")
 PAPER_CELLS = {"covertype": _columns(PAPER_COVERTYPE), "mnist": _columns(PAPER_MNIST)}
 
 

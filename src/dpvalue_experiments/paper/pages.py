@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from dpvalue_experiments.paper.readings import LOOSE
+
 
 def mean_and_error(numbers: Sequence[float]) -> str:
     """Return a mean with its standard error in parentheses."""
@@ -27,6 +29,8 @@ def said_spent(cost: dict[str, Any]) -> str:
     if cost["epsilon"] is None:
         return "-"
     if "longest" in cost:
+        if cost["longest"] > LOOSE:
+            return f"eps = {cost['epsilon']:.3g} (a clip of {LOOSE:g} bound gradients of up to {cost['longest']:.3g})"
         return f"no bound (eps = {cost['epsilon']:.3g} for a gradient of {cost['longest']:.3g}, the longest seen)"
     return f"eps = {cost['epsilon']:.3g}"
 

@@ -94,7 +94,8 @@ class Sweep:
             for row, cells in table.items():
                 shown = ["-" if column not in cells else mean_and_error(cells[column]) for column in columns]
                 gap = f"{self.gap(table):.3f}" + (" (fitted)" if (reading, rate) == best else "")
-                rows.append([reading, rate, row, *shown, gap if row == next(iter(table)) else ""])
+                gain = mean_and_error(np.subtract(cells[columns[-1]], cells[IID.name]).tolist())
+                rows.append([reading, rate, row, *shown, gain, gap if row == next(iter(table)) else ""])
         for reading in dict.fromkeys(name for name, _ in found):
             gaps = {float(rate): self.gap(table) for (name, rate), table in found.items() if name == reading}
             axes[0, 0].plot(list(gaps), list(gaps.values()), marker="o", label=reading)
@@ -109,7 +110,7 @@ class Sweep:
             for trial in trials
             if "rules" in trial
         ]
-        head = ["reading", "rate", "", *columns, "mean distance to the paper"]
+        head = ["reading", "rate", "", *columns, f"{columns[-1]} - {IID.name}", "mean distance to the paper"]
         rules = markdown(["reading", "split", *(f"rate, {name}" for name in trials[0]["rules"])], chosen)
         return f"{markdown(head, rows)}\nWhat public rows alone would choose:\n\n{rules}"
 
@@ -228,7 +229,7 @@ RATES = (
     _experiment("semivalues-mnist", "MNIST, CNN", "mnist", SWEEPS["semivalues-mnist"], 1, "3 (GPU)"),
     *(
         _experiment(
-            name, CASES[name].title, CASES[name].data, SWEEPS[name], 1, "3 (GPU)",
+            name, CASES[name].title, CASES[name].data, SWEEPS[name], 5 if CASES[name].orders else 1, "3 (GPU)",
             () if CASES[name].model == "cnn" else (CASES[name].model,),
         )
         for name in SWEEPS

@@ -113,11 +113,11 @@ CASES = {
     ),
     "federated-mnist": Case(
         "federated, MNIST + CNN", "mnist", "cnn", 50, 50, 32, spare=4000, orders=100,
-        paper=("0.195 (.009)", "0.0810 (.008)"), run=replace(AS_RUN, standardised=True), fitted=0.1,
+        paper=("0.195 (.009)", "0.0810 (.008)"), fitted=0.1,
     ),
     "federated-cifar10": Case(
         "federated, CIFAR10 + CNN", "cifar10", "cnn", 50, 50, 32, public=500, spare=2000, orders=100,
-        paper=("0.167 (.040)", "0.0415 (.010)"), run=replace(AS_RUN, standardised=False, binds=True), fitted=0.01,
+        paper=("0.167 (.040)", "0.0415 (.010)"), run=replace(AS_RUN, standardised=True), fitted=0.1,
     ),
 }  # fmt: skip
 
@@ -289,7 +289,7 @@ def use_case(name: str, trials: int, minutes: str) -> Experiment:
 
 
 USE_CASES = (
-    use_case("sets-mnist", 3, "2 (GPU)"), use_case("sets-cifar10", 2, "2 (GPU)"),
+    use_case("sets-mnist", 3, "2 (GPU)"), use_case("sets-cifar10", 3, "2 (GPU)"),
     use_case("sets-resnet18", 2, "10 (GPU)"), use_case("sets-resnet34", 1, "4 (GPU)"),
-    use_case("federated-mnist", 3, "2 (GPU)"), use_case("federated-cifar10", 2, "4 (GPU)"),
+    use_case("federated-mnist", 5, "2 (GPU)"), use_case("federated-cifar10", 5, "4 (GPU)"),
 )  # fmt: skip
