@@ -125,6 +125,35 @@ def test_values_are_those_of_retraining_where_steps_are_not(epsilon: float | Non
     assert steps[1] < 0.85
 
 
+def test_fits_that_begin_near_those_of_another_table_end_where_others_do_and_sooner() -> None:
+    parts, public = consortium(0)
+    result = valued(parts, public, 20.0)
+    game = result.game()
+    assert isinstance(game, RefitGame)
+    coalitions = (np.arange(64)[:, None] >> np.arange(6) & 1).astype(bool)
+    noise = torch.from_numpy(np.random.default_rng(0).normal(size=tuple(game.rows.shape))).to(game.rows)
+    rows = game.rows + 0.01 * noise
+    tried: list[int] = []
+
+    def counted(refitting: Any, theta: Any, shift: Any) -> Any:
+        tried.append(len(theta))
+        return at(refitting, theta, shift)
+
+    at = refit_module.Refitting._at
+    with mock.patch.object(refit_module.Refitting, "_at", counted):
+        far = RefitGame(game.refitting, rows, result.table.noise_std, result.table.sizes).worth(coalitions)
+        from_afar = sum(tried)
+        game.worth(coalitions)
+        tried.clear()
+        near = game.with_rows(rows).worth(coalitions)
+    assert np.abs(near - far).max() < 1e-4
+    assert np.abs(near - game.worth(coalitions)).max() > 1e-2
+    assert sum(tried) < 0.6 * from_afar
+    with mock.patch.multiple(refit_module, _STEPS=2000, _CLOSE=1e-13):
+        best = RefitGame(game.refitting, rows, result.table.noise_std, result.table.sizes).worth(coalitions)
+    assert np.abs(far - best).max() < 1e-4
+
+
 def numbers(seed: int) -> tuple[Parts, Arrays]:
     """A linear function of eight features: one party has it upside down, one a third of its labels far off."""
     generator = np.random.default_rng(seed)

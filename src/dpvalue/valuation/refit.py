@@ -17,6 +17,7 @@ Utilities other than a loss have no curves: there v(S) is V(theta_S).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -31,8 +32,10 @@ from dpvalue.refit.surrogate import RIDGE, Surrogate
 from dpvalue.valuation.games import Game
 
 _STEPS, _CLOSE, _REMEMBERED = 25, 1e-8, 6
+_TURN = 6  # steps with the public curvature, before the fits' own is made
 _LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions fitted together: their outputs stay in a cache
 _MOST_KEPT = 8192  # models of coalitions
+_MOST_CURVED = 2**24  # numbers in their curvatures
 _WAY = np.linspace(0.0, 1.5, 16)
 LOSSES = ("loss", "mse")
 REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
@@ -63,26 +66,51 @@ class Refitting:
         losses = rows.mean_loss(fitted.to(rows.x)) + evaluate.public.l2 * fitted.to(rows.x).square().sum(1)
         self._way = losses.cpu().numpy()
 
-    def fitted(self, gradients: Tensor, start: Tensor | None = None) -> Tensor:
+    def fitted(self, gradients: Tensor, start: Tensor | None = None, inverses: Tensor | None = None) -> Tensor:
         """Return the models (c, d) of coalitions with these mean gradients (c, d) at the public model.
 
-        Steps begin at `start` (c, d), at the public model if it is left out.
+        Steps begin at `start` (c, d) with its `inverse_curvatures`; at the public model, with its own, if these are
+        left out.
         """
         begin = self._origin.expand(len(gradients), -1) if start is None else start
         batch = min(max(_NUMBERS // self.rows.y.numel(), _LEAST_BATCH), _MOST_BATCH)
-        pairs = zip(gradients.split(batch), begin.split(batch), strict=True)
-        return torch.cat([self._fitted(part - self._slope, theta) for part, theta in pairs])
+        found = []
+        for first in range(0, len(gradients), batch):
+            part = slice(first, first + batch)
+            own = None if inverses is None else inverses[part]
+            found.append(self._fitted(gradients[part] - self._slope, begin[part], own))
+        return torch.cat(found)
 
-    def _fitted(self, shift: Tensor, theta: Tensor) -> Tensor:
-        """The models of a batch: L-BFGS that begins with the public curvature, steps halved where they would go up.
+    def inverse_curvatures(self, theta: Tensor) -> Tensor | None:
+        """Return the inverses (c, d/2, d/2) of the second derivatives of what is minimised, at models of two classes.
 
-        Fits that are done leave the batch once they are half of it.
+        The parameters of the classes mirror each other, as slopes do: these are those of either. None for numbers,
+        which curve everywhere as at the public model, for more classes, and where they would take too much memory.
+        """
+        x, features = self.rows.x, self.rows.x.shape[1]
+        if self.rows.regression or self.rows.y.shape[1] != 2:
+            return None
+        if max(len(theta), len(x)) * features**2 > _MOST_CURVED:
+            return None
+        chances = self.rows.outputs(theta).softmax(-2).prod(-2)
+        curved = chances @ (x[:, :, None] * x[:, None]).flatten(1) * (2 / len(x))
+        ridge = RIDGE * torch.eye(features).to(x)
+        inverses: Tensor = torch.linalg.inv(curved.unflatten(1, (features, features)) + ridge)
+        return inverses
+
+    def _fitted(self, shift: Tensor, theta: Tensor, inverses: Tensor | None) -> Tensor:
+        """The models of a batch: L-BFGS that begins with a known curvature, steps shortened where they would go up.
+
+        Fits that are done leave the batch once they are half of it. What the public curvature does not fit in a few
+        steps goes on with its own.
         """
         rounding = 8 * torch.finfo(shift.dtype).eps
-        (now, slope), memory = self._at(theta, shift), _Memory(self._vectors, self._inverse)
+        (now, slope), memory = self._at(theta, shift), _Memory(self._vectors, self._inverse, inverses)
         length = torch.ones(len(shift)).to(shift)
         found, here = theta.clone(), torch.arange(len(shift), device=shift.device)
-        for _ in range(_STEPS):
+        for number in range(_STEPS):
+            if number == _TURN and inverses is None:
+                memory = _Memory(self._vectors, self._inverse, self.inverse_curvatures(theta))
             step = memory.step(slope)
             going = (slope * step).sum(1) >= 2 * _CLOSE  # about twice what is left to gain
             count = int(going.sum())
@@ -119,10 +147,10 @@ class Refitting:
 
 
 class _Memory:
-    """The last steps of a batch of fits, and what they say of the curvature, beside the public one."""
+    """The last steps of a batch of fits, and what they say of the curvature, beside the public one or the fits' own."""
 
-    def __init__(self, vectors: Tensor, inverse: Tensor) -> None:
-        self._vectors, self._inverse = vectors, inverse
+    def __init__(self, vectors: Tensor, inverse: Tensor, own: Tensor | None) -> None:
+        self._vectors, self._inverse, self._own = vectors, inverse, own
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, moved: Tensor, changed: Tensor) -> None:
@@ -134,6 +162,7 @@ class _Memory:
     def keep(self, which: Tensor) -> None:
         """Forget the fits of a batch that are not among these."""
         self._pairs = [(moved[which], changed[which], weight[which]) for moved, changed, weight in self._pairs]
+        self._own = None if self._own is None else self._own[which]
 
     def step(self, slope: Tensor) -> Tensor:
         """Return the steps (b, d) from slopes: the two loops of L-BFGS."""
@@ -142,10 +171,26 @@ class _Memory:
             share = weight * (moved * direction).sum(1, keepdim=True)
             direction = direction - share * changed
             shares.append(share)
-        direction = ((direction @ self._vectors) * self._inverse) @ self._vectors.T
+        if self._own is None:
+            direction = ((direction @ self._vectors) * self._inverse) @ self._vectors.T
+        else:
+            half = (self._own @ direction[:, : self._own.shape[1], None]).squeeze(-1)
+            direction = torch.cat([half, -half], dim=1)
         for (moved, changed, weight), share in zip(self._pairs, reversed(shares), strict=True):
             direction = direction + moved * (share - weight * (changed * direction).sum(1, keepdim=True))
         return direction
+
+
+class _Fits:
+    """The models (c, d) of some coalitions, and the curvature there."""
+
+    def __init__(self, refitting: Refitting, of: bytes, theta: Tensor) -> None:
+        self._refitting, self.of, self.theta = refitting, of, theta
+
+    @cached_property
+    def inverses(self) -> Tensor | None:
+        """`Refitting.inverse_curvatures` of the models."""
+        return self._refitting.inverse_curvatures(self.theta)
 
 
 class RefitGame(Game):
@@ -164,7 +209,8 @@ class RefitGame(Game):
     def __init__(
         self, refitting: Refitting, rows: Tensor, noise_std: Floats, units: Ints, near: RefitGame | None = None
     ) -> None:
-        self._near, self._known = near, (b"", torch.empty(0))
+        self._near: RefitGame | None = near
+        self._fits: _Fits | None = None
         self.refitting, self.rows, self.n = refitting, rows, len(rows)
         self._noise_std, self._units = noise_std, units
         self.readings: list[Reading] = [read(*given) for given in self._given()]
@@ -205,10 +251,13 @@ class RefitGame(Game):
         gradients = torch.stack([reading.gradient for reading in parties])
         means = (torch.from_numpy(weights / records[:, None]) @ gradients).to(self.rows)
         which = np.packbits(coalitions[some]).tobytes()
-        known, start = (b"", None) if self._near is None else self._near._known
-        theta = self.refitting.fitted(means, start if known == which else None)
+        near = None if self._near is None else self._near._fits
+        if near is not None and near.of == which:
+            theta = self.refitting.fitted(means, near.theta, near.inverses)
+        else:
+            theta = self.refitting.fitted(means)
         if len(theta) <= _MOST_KEPT:
-            self._known = which, theta
+            self._fits = _Fits(self.refitting, which, theta)
         utilities = self.refitting.evaluate(theta).cpu().numpy()
         noise = weights @ meaningless / records
         worths[some] = utilities + self.refitting.correction(records**2 / spread, noise, repeated / records)
