@@ -221,20 +221,21 @@ def _agreement(axis: Any, known: Known, defects: str) -> None:
 
 _TRIED = """Where a bar is missed, noise is not always why. Breast cancer (20 to 60 records) and wine (60 to 300) have
 too few records for their noise; without any, the rest is the game. Small parties with shuffled features are taken for
-parties of copies: for eight parties of breast cancer with planted defects, knowing who has copies would be worth +0.12
-(0.04) in Spearman's correlation without noise. Tried, on seeds 100 to 131, and not better: the parties' own curvature
-beside the public one, which without noise, and all of it exact, adds 0.09 (0.04) for wine but nothing for
-classification (breast cancer +0.01 (0.03), Covertype with other defects -0.03 (0.05), both with the curvature kept from
-falling; far worse without), and nothing for wine either unless what chance does to the gradient is kept with it; one
-more number a record, how far its features lie off in the components of the public rows (+0.06 (0.02) for breast cancer
-at epsilon = 4 on 12 seeds, -0.05 (0.02) on 20 others), or its place along the leading ones (better for planted defects,
-0.07 to 0.11 worse for wine with others); made-up parties with mixed-up features; a ridge of 0.01 or 0.03 instead of
-0.1; clipping norms beyond 1.5 times the 95% quantile of public ones; keeping half or all of what chance does to a
-gradient; undoing what clipping takes away; an expansion of what few records cost instead of learning curves; no
-distance of records from the model; five directions at most for breast cancer; shares of meaningless labels up to 2;
-four times as many repeats of learning curves; other ways to weigh directions, the same for all parties; shorter
-clipping norms (better for breast cancer, worse for Covertype). An explicit cost of what is unknown was a little better
-for wine, by less than two standard errors.
+parties of copies: to know who has copies would help eight parties of breast cancer with planted defects, even without
+noise.
+
+Tried, on seeds 100 to 131, and not better: the parties' own curvature beside the public one, which without noise, and
+all of it exact, helps for wine but not for classification (it is far worse there unless kept from falling), and not for
+wine either unless what chance does to the gradient is kept with it; one more number a record, how far its features lie
+off in the components of the public rows (better for breast cancer on some seeds, worse on others: it did not repeat),
+or its place along the leading ones (better for planted defects, worse for wine with others); made-up parties with
+mixed-up features; a ridge of 0.01 or 0.03 instead of 0.1; clipping norms beyond 1.5 times the 95% quantile of public
+ones; keeping half or all of what chance does to a gradient; undoing what clipping takes away; an expansion of what few
+records cost instead of learning curves; no distance of records from the model; five directions at most for breast
+cancer; shares of meaningless labels up to 2; four times as many repeats of learning curves; other ways to weigh
+directions, the same for all parties; shorter clipping norms (better for breast cancer, worse for Covertype). An
+explicit cost of what is unknown was a little better for wine, by no more than chance may give. No committed command
+repeats these tries, so that no figures are given.
 """
 
 _INTRODUCTION = """# What values have in common with retraining
