@@ -291,7 +291,7 @@ def test_no_privacy_is_the_limit() -> None:
     parts = with_no_data(parts)
     limit = valued(parts, public, seed=seed).values["shapley"]
     far, further = (valued(parts, public, epsilon, seed=seed).values["shapley"] for epsilon in (1e4, 1e8))
-    assert spearman(far, limit) > 0.99
+    assert spearman(far.round(9), limit.round(9)) > 0.99  # two have no data: zero, but for rounding
     np.testing.assert_allclose(far, limit, atol=0.01)
     np.testing.assert_allclose(further, limit, atol=1e-4)
     near = valued(parts, public, 1.0, seed=seed).values["shapley"]
