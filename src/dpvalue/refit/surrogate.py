@@ -223,7 +223,8 @@ class _Maker:
         self.eigenvalues = self.eigenvalues.clamp_min(0)
         self.shrink = (self.eigenvalues + KAPPA).rsqrt()
         self.fold = torch.from_numpy(generator.permutation(len(rows.x)) % _FOLDS)
-        self.fitted = [fit(rows.take((self.fold != number).to(rows.x.device)), RIDGE) for number in range(_FOLDS)]
+        fitted = [fit(rows.take((self.fold != number).to(rows.x.device)), RIDGE) for number in range(_FOLDS)]
+        self.fitted = torch.stack(fitted).unflatten(1, (rows.y.shape[1], -1))
         whitened, residuals = self.held_out(rows, self.fold)
         squared = residuals.square().sum(1)
         self.distance = max(16 * float(squared.mean()), _LEAST) if rows.regression else 2.0
@@ -237,15 +238,10 @@ class _Maker:
 
     def held_out(self, rows: Rows, fold: Tensor) -> tuple[Tensor, Tensor]:
         """The whitened gradients (rows, d) and residuals (rows, o), each by the model that did not see its fold."""
-        whitened = rows.x.new_empty(len(rows.x), rows.size)
-        residuals = rows.x.new_empty(len(rows.x), rows.y.shape[1])
-        for number, theta in enumerate(self.fitted):
-            own = (fold == number).to(rows.x.device)
-            if bool(own.any()):
-                few = rows.take(own)
-                whitened[own] = (few.row_gradients(theta) @ self.eigenvectors) * self.shrink
-                residuals[own] = few.residuals(few.outputs(theta)).T
-        return whitened, residuals
+        outputs = (self.fitted[fold.to(rows.x.device)] @ rows.x.unsqueeze(-1)).squeeze(-1)
+        residuals = rows.residuals(outputs.T).T
+        gradients = (residuals.unsqueeze(-1) * rows.x.unsqueeze(-2)).flatten(1)
+        return (gradients @ self.eigenvectors) * self.shrink, residuals
 
     def _made_up(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The whitened gradients (records, d) and distances (records,) of made-up parties."""
