@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
@@ -59,6 +60,7 @@ class Refitting:
         values, vectors = torch.linalg.eigh(rows.curvature(origin))
         like = evaluate.public.x  # coalitions are many: they are fitted in the precision of the engine
         self.rows = Rows(rows.x.to(like), rows.y.to(like), rows.regression)
+        self._mirrored = not rows.regression and rows.y.shape[1] == 2  # slopes and models of two classes are
         self._origin, self._slope = origin.to(like), rows.mean_gradient(origin).to(like)
         self._vectors, self._inverse = vectors.to(like), (1 / (values.clamp_min(0) + RIDGE)).to(like)
         way = torch.from_numpy(_WAY).to(rows.x)[:, None] * surrogate.noise.to(rows.x)
@@ -88,12 +90,10 @@ class Refitting:
         which curve everywhere as at the public model, for more classes, and where they would take too much memory.
         """
         x, features = self.rows.x, self.rows.x.shape[1]
-        if self.rows.regression or self.rows.y.shape[1] != 2:
+        if not self._mirrored or max(len(theta), len(x)) * features**2 > _MOST_CURVED:
             return None
-        if max(len(theta), len(x)) * features**2 > _MOST_CURVED:
-            return None
-        chances = self.rows.outputs(theta).softmax(-2).prod(-2)
-        curved = chances @ (x[:, :, None] * x[:, None]).flatten(1) * (2 / len(x))
+        chances = (2 * theta[:, :features] @ x.T).sigmoid_()
+        curved = (chances * (1 - chances)) @ (x[:, :, None] * x[:, None]).flatten(1) * (2 / len(x))
         ridge = RIDGE * torch.eye(features).to(x)
         inverses: Tensor = torch.linalg.inv(curved.unflatten(1, (features, features)) + ridge)
         return inverses
@@ -135,8 +135,15 @@ class Refitting:
     def _at(self, theta: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
         """What is minimised (b,), and its slope (b, d), at models of coalitions whose slopes differ by `shift`."""
         rows = self.rows
-        losses, residuals = rows.losses_and_residuals(rows.outputs(theta))
-        slope = (residuals @ rows.x).flatten(1) / len(rows.x) + shift + RIDGE * theta
+        if self._mirrored:  # one output is the other's negative: half of the work
+            apart = 2 * theta[:, : rows.x.shape[1]] @ rows.x.T
+            losses = functional.softplus(apart) - apart * rows.y[:, 0]
+            half = (apart.sigmoid_() - rows.y[:, 0]) @ rows.x
+            residuals = torch.cat([half, -half], dim=1)
+        else:
+            losses, all_residuals = rows.losses_and_residuals(rows.outputs(theta))
+            residuals = (all_residuals @ rows.x).flatten(1)
+        slope = residuals / len(rows.x) + shift + RIDGE * theta
         return losses.mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
 
     def correction(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
