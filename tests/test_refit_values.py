@@ -125,7 +125,12 @@ def test_values_are_those_of_retraining_where_steps_are_not(epsilon: float | Non
     assert steps[1] < 0.85
 
 
-def test_fits_that_begin_near_those_of_another_table_end_where_others_do_and_sooner() -> None:
+@pytest.mark.parametrize(("most_curved", "sooner"), [(40, 0.6), (0, 0.95)])
+def test_fits_that_begin_near_those_of_another_table_end_where_others_do_and_sooner(
+    most_curved: int, sooner: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the curvature of their own, and where features are too many for that."""
+    monkeypatch.setattr(refit_module, "_MOST_CURVED", most_curved)
     parts, public = consortium(0)
     result = valued(parts, public, 20.0)
     game = result.game()
@@ -148,7 +153,7 @@ def test_fits_that_begin_near_those_of_another_table_end_where_others_do_and_soo
         near = game.with_rows(rows).worth(coalitions)
     assert np.abs(near - far).max() < 1e-4
     assert np.abs(near - game.worth(coalitions)).max() > 1e-2
-    assert sum(tried) < 0.6 * from_afar
+    assert sum(tried) < sooner * from_afar
     with mock.patch.multiple(refit_module, _STEPS=2000, _CLOSE=1e-13):
         best = RefitGame(game.refitting, rows, result.table.noise_std, result.table.sizes).worth(coalitions)
     assert np.abs(far - best).max() < 1e-4

@@ -32,11 +32,11 @@ from dpvalue.refit.reading import Reading, read, without_noise
 from dpvalue.refit.surrogate import RIDGE, Surrogate
 from dpvalue.valuation.games import Game
 
-_STEPS, _CLOSE, _REMEMBERED = 25, 1e-8, 6
+_STEPS, _CLOSE, _REMEMBERED = 100, 1e-8, 6
 _TURN = 6  # steps with the public curvature, before the fits' own is made
 _LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions fitted together: their outputs stay in a cache
 _MOST_KEPT = 8192  # models of coalitions
-_MOST_CURVED = 2**24  # numbers in their curvatures
+_MOST_CURVED = 40  # features: of more, a curvature costs more than the steps that it saves
 _WAY = np.linspace(0.0, 1.5, 16)
 LOSSES = ("loss", "mse")
 REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
@@ -87,10 +87,10 @@ class Refitting:
         """Return the inverses (c, d/2, d/2) of the second derivatives of what is minimised, at models of two classes.
 
         The parameters of the classes mirror each other, as slopes do: these are those of either. None for numbers,
-        which curve everywhere as at the public model, for more classes, and where they would take too much memory.
+        which curve everywhere as at the public model, for more classes, and for many features.
         """
         x, features = self.rows.x, self.rows.x.shape[1]
-        if not self._mirrored or max(len(theta), len(x)) * features**2 > _MOST_CURVED:
+        if not self._mirrored or features > _MOST_CURVED:
             return None
         chances = (2 * theta[:, :features] @ x.T).sigmoid_()
         curved = (chances * (1 - chances)) @ (x[:, :, None] * x[:, None]).flatten(1) * (2 / len(x))
