@@ -222,8 +222,9 @@ def draw(content: dict[str, Any], path: Path) -> None:
             known = [case for case in cases if isinstance(case.get(version), dict)]
             times = [case[version]["processor_seconds"] for case in known]
             panel.plot([case["size"] for case in known], times, style, color=colour, markersize=4, label=version)
-            over = [case["size"] for case in cases if isinstance(case.get(version), str)][:1]
-            panel.plot(over, [content["cap"]] * len(over), "^", color=colour, markersize=6, zorder=3)
+            over = [case for case in cases if isinstance(case.get(version), str)][:1]
+            caps = [int(case[version].split()[1]) for case in over]
+            panel.plot([case["size"] for case in over], caps, "^", color=colour, markersize=6, zorder=3)
         panel.set(xscale="log", yscale="log", title=curve.title, xlabel=curve.axis, ylim=(0.05, 2 * content["cap"]))
         panel.set_yticks([0.1, 1, 10, 100], ["0.1", "1", "10", "100"])
         panel.set_yticks([], minor=True)
@@ -268,11 +269,15 @@ def table(content: dict[str, Any]) -> str:
         over = next((place for place, case in enumerate(cases) if isinstance(case["now"], str)), len(cases) - 1)
         cases = cases[: over + 1]  # and the first that was stopped
         now = [case["now"] if isinstance(case["now"], dict) else None for case in cases]
+        times = [
+            case["now"].removesuffix(" s") if some is None else f"{some['processor_seconds']:.2g}"
+            for case, some in zip(cases, now, strict=True)
+        ]
         ratios = [case.get("ratio", case.get("before", "")) for case in cases]
         cells = [
             f"{curve.title} ({curve.axis})",
             ", ".join(f"{case['size']:,}".replace(",", " ") for case in cases),
-            ", ".join(f"{some['processor_seconds']:.2g}" if some else f"over {content['cap']}" for some in now),
+            ", ".join(times),
             ", ".join(
                 ratio if isinstance(ratio, str) else f"{ratio:.0f}x" if ratio > 10 else f"{ratio:.1f}x"
                 for ratio in ratios
