@@ -37,6 +37,7 @@ _TURN = 6  # steps with the public curvature, before the fits' own is made
 _LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions fitted together: their outputs stay in a cache
 _MOST_KEPT = 8192  # models of coalitions
 _MOST_CURVED = 40  # features: of more, a curvature costs more than the steps that it saves
+_MOST_SQUARES = 2**24  # products of features of all public rows, for curvatures
 _WAY = np.linspace(0.0, 1.5, 16)
 LOSSES = ("loss", "mse")
 REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
@@ -87,10 +88,10 @@ class Refitting:
         """Return the inverses (c, d/2, d/2) of the second derivatives of what is minimised, at models of two classes.
 
         The parameters of the classes mirror each other, as slopes do: these are those of either. None for numbers,
-        which curve everywhere as at the public model, for more classes, and for many features.
+        which curve everywhere as at the public model, for more classes, and for many features or public rows.
         """
         x, features = self.rows.x, self.rows.x.shape[1]
-        if not self._mirrored or features > _MOST_CURVED:
+        if not self._mirrored or features > _MOST_CURVED or len(x) * features**2 > _MOST_SQUARES:
             return None
         chances = (2 * theta[:, :features] @ x.T).sigmoid_()
         curved = (chances * (1 - chances)) @ (x[:, :, None] * x[:, None]).flatten(1) * (2 / len(x))
@@ -109,8 +110,8 @@ class Refitting:
         length = torch.ones(len(shift)).to(shift)
         found, here = theta.clone(), torch.arange(len(shift), device=shift.device)
         for number in range(_STEPS):
-            if number == _TURN and inverses is None:
-                memory = _Memory(self._vectors, self._inverse, self.inverse_curvatures(theta))
+            if number == _TURN and inverses is None and (own := self.inverse_curvatures(theta)) is not None:
+                memory = _Memory(self._vectors, self._inverse, own)
             step = memory.step(slope)
             going = (slope * step).sum(1) >= 2 * _CLOSE  # about twice what is left to gain
             count = int(going.sum())
