@@ -46,7 +46,8 @@ class Schedule:
         rounds: rounds of "lagged" (default: permutations / probes) and "replay" (default 2).
         probes: probes per round of "lagged" (default 50) and, after the first round, of "replay" (default 20).
         tolerance: "replay" stops once the largest standard error is below tolerance * standard deviation of the values.
-        block: how many walks of a correlated paper kind advance together; 1 is the exact schedule.
+        block: how many walks of a correlated paper kind advance together; 1 is the exact schedule. More are faster, and
+            average less: a block's walks do not lean on one another (docs/reproduction.md has what that costs).
         fresh_start: a new random initial model for each permutation (paper's kinds, models that start at random).
     """
 
