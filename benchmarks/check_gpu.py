@@ -27,3 +27,7 @@ for shape, outputs, images in checks.KERNELS:
     gap = checks.kernel_gap(shape, outputs, images, "cuda")
     print(f"kernel     {shape}, {outputs} outputs, {images} images: largest difference / largest output: {gap:.2e}")  # noqa: T201
     assert gap < checks.LARGEST_KERNEL_GAP
+    if outputs > 1:
+        gap = checks.gradient_gap(shape, outputs, "cuda")
+        print(f"           its gradients of one image: largest difference / largest gradient: {gap:.2e}")  # noqa: T201
+        assert gap < checks.LARGEST_KERNEL_GAP

@@ -28,7 +28,7 @@ LARGEST_GAP = 1e-3
 LARGEST_REFIT_GAP = 0.1
 """The same for the refit game: noise is drawn on the device, so that releases differ, by noise of epsilon = 4."""
 LARGEST_KERNEL_GAP = 1e-5
-"""Between outputs of the kernel and of torch in float64, as a share of the largest output."""
+"""Between outputs, or gradients, of a kernel and of torch in float64, as a share of the largest."""
 SPREAD_WITHIN = 0.05
 """Of releases over the stated noise, from 1: their other part, a clipped gradient, is small beside it."""
 
@@ -157,3 +157,33 @@ def kernel_gap(shape: Shape, outputs: int, count: int, device: str) -> float:
             vector_to_parameters(one, module.parameters())
             expected.append(module(x.double()))
     return gap(torch.stack(expected), cnn_outputs(theta.to(device), x.to(device), outputs))
+
+
+def gradient_gap(shape: Shape, outputs: int, device: str) -> float:
+    """The gap between the gradients of five CNNs on an image each by the kernel, and by autograd in float64.
+
+    Rows weigh differently, and one that does not count adds nothing; what is not a number stays so.
+    """
+    from dpvalue.models.cnn_gradient_kernel import cnn_gradients  # needs Triton
+
+    generator = torch.Generator().manual_seed(0)
+    module = paper_cnn(shape, outputs).double()
+    size = sum(one.numel() for one in module.parameters())
+    theta = torch.randn(10, size, generator=generator)[::2] / 4
+    x = torch.randn(5, 1, *shape, generator=generator)
+    y = torch.randint(0, outputs, (5, 1), generator=generator)
+    weights = torch.tensor([[1.0], [0.5], [0.0], [1.0], [0.25]])
+    expected = []
+    for one, image, label, weight in zip(theta.double(), x.double(), y, weights.double(), strict=True):
+        vector_to_parameters(one, module.parameters())
+        loss = torch.nn.functional.cross_entropy(module(image), label, reduction="none") * weight
+        parts = torch.autograd.grad(loss.sum(), list(module.parameters()))
+        expected.append(torch.cat([part.flatten() for part in parts]))
+    found = cnn_gradients(theta.to(device), x.to(device), y.to(device), weights.to(device), outputs)
+    for place in (0, -1):  # of a kernel, and of the last layer
+        broken = theta.clone()
+        broken[0, place] = float("nan")
+        got = cnn_gradients(broken.to(device), x.to(device), y.to(device), weights.to(device), outputs)
+        if not (got[0].isnan().any() and torch.equal(got[1:], found[1:])):
+            return float("inf")
+    return gap(torch.stack(expected), found)

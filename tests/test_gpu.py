@@ -86,6 +86,8 @@ def test_walks_by_recorded_steps_are_those_by_single_launches(
 @pytest.mark.parametrize(("shape", "outputs", "images"), checks.KERNELS)
 def test_the_cnns_kernel_computes_what_torch_does(shape: checks.Shape, outputs: int, images: int) -> None:
     assert checks.kernel_gap(shape, outputs, images, "cuda") < checks.LARGEST_KERNEL_GAP
+    if outputs > 1:
+        assert checks.gradient_gap(shape, outputs, "cuda") < checks.LARGEST_KERNEL_GAP
 
 
 @pytest.mark.parametrize(

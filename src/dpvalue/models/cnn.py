@@ -6,13 +6,14 @@ gradient by the kernel is the product of the patches with what comes back throug
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from dpvalue.models.base import REGRESSION
+from dpvalue.models.base import CLASSIFICATION, REGRESSION
 from dpvalue.models.network import Network
 
 CHANNELS = 16
@@ -39,11 +40,15 @@ class PaperCNN(Network):
         super().__init__(lambda: paper_cnn(shape, outputs), task, "cnn", example, dtype, device)
         self._rows, self._columns = (shape[1] - 2) // 2, (shape[2] - 2) // 2
         self._outputs, self._taps = outputs, 9 * shape[0]
+        self._gradients_of_one: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
         if example.is_cuda:
+            from dpvalue.models.cnn_gradient_kernel import MOST_CELLS, cnn_gradients
             from dpvalue.models.cnn_kernel import cnn_outputs, fits
 
             if fits(example, outputs):
                 self.use_kernel(partial(cnn_outputs, outputs=outputs), outputs)
+                if task == CLASSIFICATION and self._rows * self._columns <= MOST_CELLS:
+                    self._gradients_of_one = partial(cnn_gradients, outputs=outputs)
 
     def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Kernel (b, 16, taps), its bias (b, 16), linear weights (b, o, features), their bias (b, o)."""
@@ -73,7 +78,9 @@ class PaperCNN(Network):
         return torch.baddbmm(shift.unsqueeze(1), flat.flatten(2).transpose(0, 1), linear.transpose(1, 2))
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradients of the weighted losses in closed form."""
+        """Return the gradients of the weighted losses in closed form; of one row each, on a GPU, by one kernel."""
+        if x.shape[1] == 1 and self._gradients_of_one is not None:
+            return self._gradients_of_one(theta, x, y, weights)
         kernel, bias, linear, shift = self._parts(theta)
         windows = self._windows(x)
         pooled, place = (kernel[:, None, None] @ windows).max(dim=2)  # (b, r, 16, windows), of four places
