@@ -173,7 +173,9 @@ def test_trials_are_kept_and_continued(tmp_path: Path) -> None:
 
 
 def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
-    for number, place in missing_trials(EXPERIMENTS["uncertainty"], Scale(True, None), tmp_path / "results"):
+    experiment, scale, folder = EXPERIMENTS["uncertainty"], Scale(True, None), tmp_path / "results"
+    place = experiment.place(scale, folder)
+    for number in missing_trials(experiment, scale, folder):
         place.mkdir(parents=True, exist_ok=True)
         (place / f"trial-{number}.json").write_text('{"machine": {}, "counts": [1]}')
     done = reproduce("uncertainty", cwd=tmp_path)
@@ -184,8 +186,9 @@ def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trial_that_contradicts_the_paper_is_an_error(tmp_path: Path) -> None:
-    scale = Scale(quick=True, data=None)
-    for number, place in missing_trials(EXPERIMENTS["uncertainty"], scale, tmp_path / "results"):
+    experiment, scale, folder = EXPERIMENTS["uncertainty"], Scale(quick=True, data=None), tmp_path / "results"
+    place = experiment.place(scale, folder)
+    for number in missing_trials(experiment, scale, folder):
         place.mkdir(parents=True, exist_ok=True)
         flat = {"i.i.d.": [1.0, 1.0, 1.0], "X*": [1.0, 1.0, 1.0], "Y* q=0.9": [1.0, 1.0, 1.0]}
         trial: dict[str, Any] = {"machine": {}, "counts": [16, 64, 256], "variance": flat}

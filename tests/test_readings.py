@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from dpvalue_experiments.paper import EXPERIMENTS, labels, sweeps, use_cases
-from dpvalue_experiments.paper.agreement import agreement, number
-from dpvalue_experiments.paper.methods import IID, open_run, run_methods, spent
+from dpvalue_experiments.paper.agreement import agreement, cell_number
+from dpvalue_experiments.paper.methods import IID, open_run, spent
 from dpvalue_experiments.paper.problem import CHOICES, TRIALS, make_problem, make_sets, part
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, LOOSE, Watch
 from dpvalue_experiments.paper.trials import Scale, stored_trials
+from dpvalue_experiments.paper.valuing import run_methods
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -99,8 +100,8 @@ def test_every_sweep_draws_from_the_rows_for_choices(monkeypatch: pytest.MonkeyP
 
 
 def test_agreement_counts_cells_and_orders() -> None:
-    assert number("0.905 (.001)") == (0.905, 0.001)
-    assert number("0.832") == (0.832, 0.0)
+    assert cell_number("0.905 (.001)") == (0.905, 0.001)
+    assert cell_number("0.832") == (0.832, 0.0)
     paper = {
         "a": {"x": "0.90 (.01)", "y": "0.60 (.01)", "z": "0.61 (.01)"},
         "b": {"x": "0.90", "y": "0.60", "z": "0.5"},

@@ -15,8 +15,8 @@ from torch.nn import functional
 import dpvalue as dpv
 from dpvalue_experiments.paper import EXPERIMENTS, resnets, use_cases
 from dpvalue_experiments.paper.datasets import MissingDataError
-from dpvalue_experiments.paper.methods import run_methods
 from dpvalue_experiments.paper.trials import Scale
+from dpvalue_experiments.paper.valuing import run_methods
 
 
 def weights(name: str) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     one.name: one
     for one in (
         labels.SEMIVALUES_COVERTYPE, labels.SEMIVALUES_MNIST, labels.LOO_COVERTYPE, labels.LOO_MNIST,
-        label_figures.BLOCKS_MNIST, label_figures.BURN_IN_COVERTYPE, label_figures.BURN_IN_MNIST,
+        label_figures.BURN_IN_COVERTYPE, label_figures.BURN_IN_MNIST,
         diabetes.LARGER_K, diabetes.SELECTION, diabetes.SIMILARITY, theory.UNCERTAINTY, label_figures.EPSILON,
         label_figures.EPSILON_MNIST, diabetes.REGRESSION, attack.MIA, attack.MIA_COVERTYPE, *use_cases.USE_CASES,
         *sweeps.RATES, resources.MEMORY, resources.RUNTIME,

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from dpvalue_experiments.paper import EXPERIMENTS
-from dpvalue_experiments.paper.trials import Scale, keep_trial, missing_trials
+from dpvalue_experiments.paper.trials import Scale, keep_trials, missing_batches
 
 
 def main() -> None:
@@ -26,13 +26,13 @@ def main() -> None:
     given = parser.parse_args()
     scale = Scale(quick=False, data=given.data_dir, device=given.device)
     todo = [
-        (name, number, place)
+        (name, numbers, EXPERIMENTS[name].place(scale, given.out))
         for name in given.names
-        for number, place in missing_trials(EXPERIMENTS[name], scale, given.out)
+        for numbers in missing_batches(EXPERIMENTS[name], scale, given.out)
     ]
     os.environ["OMP_NUM_THREADS"] = "1"
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
-        running = {pool.submit(keep_trial, name, scale, number, place): (name, number) for name, number, place in todo}
+        running = {pool.submit(keep_trials, name, scale, some, place): (name, *some) for name, some, place in todo}
         for one in as_completed(running):
             failed = one.exception()  # the others are not to be lost with it
             print(*running[one], "done" if failed is None else f"failed: {failed!r}", flush=True)  # noqa: T201

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import hypot
@@ -34,19 +35,26 @@ class Agreement:
         return [*near, f"{self.rows_in_order} of {self.rows_in_all}"]
 
 
-def number(cell: str) -> tuple[float, float]:
+def cell_number(cell: str) -> tuple[float, float]:
     """Return a cell's number and its standard error, 0 if the paper gives none."""
     value, _, error = cell.partition(" (")
     return float(value), float(error.removesuffix(")") or 0.0)
 
 
+def each_cell(paper: Cells) -> Iterator[tuple[str, str, str]]:
+    """Yield the row, the column and the text of each cell."""
+    for row, cells in paper.items():
+        for column, cell in cells.items():
+            yield row, column, cell
+
+
 def agreement(paper: Cells, ours: dict[str, dict[str, float]]) -> Agreement:
     """Compare rows of numbers with the paper's."""
-    gaps = [abs(ours[row][column] - number(cell)[0]) for row, cells in paper.items() for column, cell in cells.items()]
+    gaps = [abs(ours[row][column] - cell_number(cell)[0]) for row, column, cell in each_cell(paper)]
     # Rounded as tables are: 0.85 is within 0.05 of 0.9.
     within = {room: sum(round(gap, 3) <= room for gap in gaps) for room in NEAR}
     in_order = sum(
-        _has_order({name: number(cell) for name, cell in cells.items()}, ours[row]) for row, cells in paper.items()
+        _has_order({name: cell_number(cell) for name, cell in cells.items()}, ours[row]) for row, cells in paper.items()
     )
     return Agreement(within, len(gaps), in_order, len(paper))
 

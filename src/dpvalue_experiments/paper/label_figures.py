@@ -1,4 +1,4 @@
-"""Figures of AUC for finding changed labels: other budgets, other burn-ins, walks in blocks; in the fitted reading."""
+"""Figures of AUC for finding changed labels: other budgets, other burn-ins; in the fitted reading."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue_experiments.paper.labels import (  # fmt: skip
     COVERTYPE,
     MNIST,
-    NAMES,
     QUICK_K,
-    SEMIVALUES,
-    WALKED,
     K,
     Task,
     known_auc,
@@ -24,12 +21,12 @@ from dpvalue_experiments.paper.labels import (  # fmt: skip
     or_nan,
     scored,
 )
-from dpvalue_experiments.paper.methods import DEFAULT_EQUAL, IID, run_methods
+from dpvalue_experiments.paper.methods import DEFAULT_EQUAL, IID
 from dpvalue_experiments.paper.pages import band, markdown, mean_and_error, plotted, said_spent, save_figure
 from dpvalue_experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue_experiments.paper.valuing import run_methods
 
 COVERTYPE_IN_BLOCKS = replace(COVERTYPE, block=10)  # many settings are tried
-JUDGES = 100  # public rows: walks of the CNN one by one are slow, on a CPU by far
 
 
 def _on_mnist(figure: Experiment, trial: Callable[[Scale, int], Trial], trials: int, minutes: str) -> Experiment:
@@ -44,47 +41,6 @@ def _on_mnist(figure: Experiment, trial: Callable[[Scale, int], Trial], trials: 
         trial=trial,
     )
 
-
-def blocks_trial(task: Task, scale: Scale, number: int) -> Trial:
-    """Value one split in the fitted reading, judged by few public rows, walk by walk and in blocks."""
-    problem, k = task.problem(scale, number), QUICK_K if scale.quick else K
-    X, y = problem.test
-    problem = replace(problem, test=(X[:JUDGES], y[:JUDGES]))
-    found = {}
-    for block in (1, task.block):
-        own = replace(task, block=block)
-        methods = [own.correlated(q) for q in (0.0, 0.5, 0.9)]
-        reading, settings = task.shown, task.settings(scale, number)
-        found[str(block)] = scored(
-            run_methods(methods, problem, k, reading=reading, semivalues=WALKED, **settings), problem
-        )
-    return {"reading": task.shown.name, "blocks": found}
-
-
-def show_blocks(task: Task, trials: list[Trial], path: Path) -> str:
-    """Return the table of both, semivalue by semivalue."""
-    figure, axes = plotted(width=5.0)
-    reading, names = task.shown, list(trials[0]["blocks"]["1"])
-    rows = []
-    for kind in SEMIVALUES:
-        for block in trials[0]["blocks"]:
-            scores = [[one["blocks"][block][name]["auc"][reading.kind(kind)] for name in names] for one in trials]
-            rows.append(
-                [f"{NAMES[kind]}, blocks of {block}", *(mean_and_error(column) for column in zip(*scores, strict=True))]
-            )
-            if kind == "shapley":
-                axes[0, 0].plot(names, np.mean(scores, axis=0), marker="o", label=f"blocks of {block}")
-    axes[0, 0].set(ylabel="AUC, Shapley")
-    axes[0, 0].legend()
-    save_figure(figure, path)
-    return markdown(["", *names], rows)
-
-
-BLOCKS_MNIST = Experiment(
-    name="blocks-mnist", data=("mnist",), trials=1, minutes="60",
-    title=f"Walks one by one and in blocks, as the paper seems to have been run: MNIST, CNN, {JUDGES} rows judge",
-    trial=partial(blocks_trial, MNIST), show=partial(show_blocks, MNIST), check=no_check,
-)  # fmt: skip
 
 EPSILONS = (0.1, 1.0, 10.0)
 

@@ -16,7 +16,7 @@ import numpy as np
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import auc
-from dpvalue_experiments.paper.agreement import COUNTED, Agreement, Cells, agreement, number
+from dpvalue_experiments.paper.agreement import COUNTED, Agreement, Cells, agreement, cell_number
 from dpvalue_experiments.paper.methods import (
     DEFAULT_EQUAL,
     DEFAULT_HONEST,
@@ -24,13 +24,13 @@ from dpvalue_experiments.paper.methods import (
     NO_DP,
     Method,
     Outcome,
-    run_methods,
     running_mean,
 )
 from dpvalue_experiments.paper.pages import markdown, mean_and_error, plotted, said_spent, save_figure
 from dpvalue_experiments.paper.problem import TRIALS, Problem, make_problem
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue_experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue_experiments.paper.valuing import run_methods
 
 ROWS, PUBLIC, SHARE, K = 800, 1000, 0.3, 1000
 QUICK_ROWS, QUICK_PUBLIC, QUICK_K = 100, 300, 60
@@ -44,9 +44,9 @@ WALKED = (*SEMIVALUES, "beta(1,4)", "beta(1,16)", "loo")
 class Task:
     """A data set with its model, and how the paper may have run it.
 
-    `block` walks of the CNN advance together, as its steps are dear, and `default_walks` limits those of the library's
-    default. `run` is the second reading, at the rate of the public rule; `fitted` is the rate at which it is nearest to
-    the paper on rows that no trial sees (`sweeps`).
+    `block` walks of X* and Y* advance together, and `default_walks` limits those of the library's default. `run` is the
+    second reading, at the rate of the public rule; `fitted` is the rate at which it is nearest to the paper on rows
+    that no trial sees (`sweeps`).
     """
 
     data: str
@@ -171,7 +171,7 @@ def _bars(task: Task, paper: Cells, trials: list[Trial], path: Path) -> None:
     figure, axes = plotted(len(paper), width=4.6)
     width = 0.8 / (1 + len(task.readings))
     for panel, (kind, cells) in zip(axes[0], paper.items(), strict=True):
-        bars = {"paper": [number(cell)[0] for cell in cells.values()]}
+        bars = {"paper": [cell_number(cell)[0] for cell in cells.values()]}
         for reading in task.readings:
             bars[reading.name] = [float(np.mean(_of(trials, reading, name, kind))) for name in columns]
         for place, (name, heights) in enumerate(bars.items()):

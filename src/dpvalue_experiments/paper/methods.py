@@ -21,19 +21,16 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from dpvalue.arrays import Floats, Ints
+from dpvalue.arrays import Floats
 from dpvalue.data.utility import Utility
 from dpvalue.engine.local import Local
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import Guarantee, Privacy
-from dpvalue.progress import silent
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.run import Run, run_for
 from dpvalue.server.value import value
-from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.semivalues import semivalue
 from dpvalue_experiments.paper.problem import Problem
 from dpvalue_experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, WATCH, Reading
 
@@ -156,38 +153,6 @@ def run_method(
     return result, cost_of(result.guarantee, result.table.learning_rate, began)
 
 
-def run_methods(
-    methods: Sequence[Method],
-    problem: Problem,
-    k: int,
-    epsilon: float = 1.0,
-    *,
-    semivalues: tuple[str, ...] = ("shapley",),
-    metric: str = "loss",
-    **settings: Any,
-) -> dict[str, Outcome]:
-    """Value a problem by several methods, the paper's with the learning rates of `paper_rate`.
-
-    Methods that differ in burn-in alone walk and release the same: they are walked once.
-    """
-    kinds = {one.noise for one in methods if one.schedule is not None}
-    rates = {noise: paper_rate(noise, problem, k, epsilon, **settings) for noise in sorted(kinds)}
-    found: dict[str, Outcome] = {}
-    for method in methods:
-        if method.schedule is None:
-            result, cost = run_method(method, problem, k, epsilon, semivalues=semivalues, metric=metric, **settings)
-            found[method.name] = Outcome(dict(result.values), cost)
-        elif method.name not in found:
-            same = [other for other in methods if method.shares_walks(other)]
-            own = {**settings, "learning_rate": rates[method.noise]}
-            run = open_run(same, problem, k, epsilon, metric=metric, **own)
-            WATCH.start()
-            outcomes = _walk_once(run, same, semivalues)
-            seen = seen_cost(method, problem.n, k, epsilon, settings.get("reading", AS_PRINTED))
-            found |= {name: replace(one, cost={**one.cost, **seen}) for name, one in outcomes.items()}
-    return {method.name: found[method.name] for method in methods}
-
-
 def open_run(
     methods: Sequence[Method], problem: Problem, k: int, epsilon: float, *, metric: str, **settings: Any
 ) -> Run:
@@ -201,37 +166,15 @@ def open_run(
         return run_for(problem.parties, Utility(*problem.test, metric=metric), asked)
 
 
-def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading) -> dict[str, Any]:
-    """What the releases of a walk spent if nothing bounded them: for the longest gradient since the watch began."""
+def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading, run: int = 0) -> dict[str, Any]:
+    """What the releases of a walk spent if nothing bounded them: for the longest gradient since the watch began.
+
+    `run` is its place among those that were watched.
+    """
     if reading.binds or method.noise != "paper":
         return {}
-    longest, multiplier = WATCH.longest(), paper_multiplier(n, k, epsilon)
+    longest, multiplier = WATCH.longest(run), paper_multiplier(n, k, epsilon)
     return {"longest": longest, "multiplier": multiplier, "epsilon": spent(multiplier, k, min(longest, LOOSE))}
-
-
-def _walk_once(run: Run, methods: Sequence[Method], semivalues: tuple[str, ...]) -> dict[str, Outcome]:
-    """Walk a run, and value it as each of the methods does: from its burn-in on."""
-    began = time.perf_counter()
-    k, n = run.settings.permutations, run.contributions.n
-    first = {one.name: one.schedule.first_valued(k) for one in methods if one.schedule is not None}
-    estimators = {one.name: {kind: Estimator(semivalue(kind), n) for kind in semivalues} for one in methods}
-    seen = min(first.values())
-
-    def add(orders: Ints, marginals: Floats) -> None:
-        nonlocal seen
-        for name, own in estimators.items():
-            skip = max(first[name] - seen, 0)
-            for estimator in own.values():
-                estimator.add(orders[skip:], marginals[skip:])
-        seen += len(orders)
-
-    with run.settings.engine.threading():
-        run.walks().run(silent, run.evaluate, add)
-    cost = cost_of(run.choice.spent, run.choice.learning_rate, began)
-    return {
-        name: Outcome({kind: estimator.estimate.values for kind, estimator in own.items()}, cost)
-        for name, own in estimators.items()
-    }
 
 
 def _asked(method: Method, problem: Problem, k: int, epsilon: float, settings: dict[str, Any]) -> dict[str, Any]:

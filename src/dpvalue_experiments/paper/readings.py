@@ -79,27 +79,35 @@ AS_RUN = Reading("as it seems to have been run", binds=False, swapped=True)
 
 
 class Watch:
-    """Clips, and keeps the length of the longest vector that it was given since `start`."""
+    """Clips, and keeps the length of the longest vector of each of some runs that it was given since `start`.
+
+    Of runs that are walked side by side the vectors come in turn: one of each, in their order.
+    """
 
     def __init__(self) -> None:
+        self._runs = 1
         self._longest: dict[torch.device, Tensor] = {}
         self._lock = Lock()  # pieces of a step may be clipped in several threads
 
-    def start(self) -> None:
-        """Forget what was seen; where it is kept stays, as graphs write there."""
+    def start(self, runs: int = 1) -> None:
+        """Forget what was seen, and watch so many runs; for as many as before the place stays: graphs write there."""
+        if runs != self._runs:
+            self._runs, self._longest = runs, {}
         for longest in self._longest.values():
             longest.zero_()
 
-    def longest(self) -> float:
-        """Return the length of the longest vector."""
-        return max((float(longest) for longest in self._longest.values()), default=0.0)
+    def longest(self, run: int = 0) -> float:
+        """Return the length of the longest vector of a run."""
+        return max((float(longest[run]) for longest in self._longest.values()), default=0.0)
 
     def clip(self, vectors: Tensor, norm: float) -> Tensor:
         """Return the vectors, clipped as by the rule "flat"."""
         with self._lock:
-            longest = self._longest.setdefault(vectors.device, torch.zeros((), device=vectors.device))
-            here = torch.linalg.vector_norm(vectors, dim=-1).amax().nan_to_num(0.0, 0.0, 0.0)
-            longest.copy_(torch.maximum(longest, here))
+            if vectors.device not in self._longest:
+                self._longest[vectors.device] = torch.zeros(self._runs, device=vectors.device)
+            longest = self._longest[vectors.device]
+            norms = torch.linalg.vector_norm(vectors, dim=-1).nan_to_num(0.0, 0.0, 0.0)
+            longest.copy_(torch.maximum(longest, norms.reshape(-1, self._runs).amax(0)))
         return clip_rows(vectors, norm)
 
 

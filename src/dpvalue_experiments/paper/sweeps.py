@@ -6,14 +6,14 @@ show as that; beside it they show the rate that public rows alone would choose.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from dpvalue_experiments.paper.agreement import Cells, number
+from dpvalue_experiments.paper.agreement import COUNTED, Cells, agreement, cell_number, each_cell
 from dpvalue_experiments.paper.federated import round_rate
 from dpvalue_experiments.paper.labels import (
     COVERTYPE,
@@ -28,12 +28,13 @@ from dpvalue_experiments.paper.labels import (
     no_check,
     or_nan,
 )
-from dpvalue_experiments.paper.methods import IID, no_dp, paper_rate, run_methods
+from dpvalue_experiments.paper.methods import IID, Outcome, no_dp, paper_rate
 from dpvalue_experiments.paper.pages import markdown, mean_and_error, plotted, save_figure
-from dpvalue_experiments.paper.problem import CHOICES, Problem
+from dpvalue_experiments.paper.problem import CHOICES
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
-from dpvalue_experiments.paper.trials import Experiment, Scale, Trial
-from dpvalue_experiments.paper.use_cases import CASES, Case, drawn, products, walked
+from dpvalue_experiments.paper.trials import Experiment, Scale, Trial, first_of
+from dpvalue_experiments.paper.use_cases import CASES, Case, Split, drawn, products, walked
+from dpvalue_experiments.paper.valuing import Asked, run_together
 
 Table = dict[str, dict[str, float | None]]
 """Row, column, number."""
@@ -47,7 +48,8 @@ CANDIDATES = tuple(
     for reading in (AS_PRINTED, AS_RUN)
     for scaled in (False, True)
 )
-ORDERS = 10
+RULES = {"none": "without noise", "paper": "with noise"}
+"""The noise that a rate is searched for, and what it is called."""
 
 
 @dataclass(frozen=True)
@@ -58,31 +60,39 @@ class Sweep:
         readings: those that are tried.
         rates: at each of these.
         paper: the cells to come near to.
-        split: makes the problem of a split, in a reading, and how it is run.
-        find: values a problem in a reading at its rate; returns rows of numbers, those of the paper among them.
-        rules: the rates that public rows would choose, by name.
+        split: makes the problem of a split in a reading, and says how it is run.
+        find: values splits, by number; returns rows of numbers for each, those of the paper among them.
+        rules: the rates that public rows would choose for a split, by name.
     """
 
     readings: tuple[Reading, ...]
     rates: tuple[float, ...]
     paper: Cells
-    split: Callable[[Scale, int, Reading], tuple[Problem, dict[str, Any]]]
-    find: Callable[[Scale, Problem, dict[str, Any], Reading], Table]
-    rules: Callable[[Scale, Problem, dict[str, Any], Reading], dict[str, float]]
+    split: Callable[[Scale, int, Reading], Split]
+    find: Callable[[Scale, dict[int, Split]], dict[int, Table]]
+    rules: Callable[[Scale, Split], dict[str, float]]
 
-    def trial(self, scale: Scale, number: int) -> Trial:
-        """Try one reading at one rate on one split; at the first rate, say what public rows would choose, too."""
-        split, place = divmod(number, len(self.readings) * len(self.rates))
-        reading, rate = self.readings[place // len(self.rates)], self.rates[place % len(self.rates)]
-        problem, settings = self.split(scale, split, reading)
-        first = rate == self.rates[0]
-        return {
-            "reading": reading.name,
-            "split": split,
-            "rate": f"{rate:g}",
-            "found": self.find(scale, problem, settings, reading.at(rate)),
-            **({"rules": self.rules(scale, problem, settings, reading)} if first else {}),
-        }
+    def trials(self, scale: Scale, numbers: Sequence[int]) -> list[Trial]:
+        """Try readings at rates on splits, one a number; for the first split, say what public rows would choose."""
+        places = {number: divmod(number, len(self.readings) * len(self.rates)) for number in numbers}
+        splits, rules = {}, {}
+        for number, (split, place) in places.items():
+            reading, rate = self.readings[place // len(self.rates)], self.rates[place % len(self.rates)]
+            here = self.split(scale, split, reading)
+            splits[number] = replace(here, reading=reading.at(rate))
+            if rate == self.rates[0] and split == 0:
+                rules[number] = {"rules": self.rules(scale, here)}
+        found = self.find(scale, splits)
+        return [
+            {
+                "reading": splits[number].reading.name,
+                "split": split,
+                "rate": f"{splits[number].reading.rate:g}",
+                "found": found[number],
+                **rules.get(number, {}),
+            }
+            for number, (split, _) in places.items()
+        ]
 
     def show(self, trials: list[Trial], path: Path) -> str:
         """Return the tables, by reading and rate; draw how far each is from the paper."""
@@ -93,9 +103,9 @@ class Sweep:
         for (reading, rate), table in found.items():
             for row, cells in table.items():
                 shown = ["-" if column not in cells else mean_and_error(cells[column]) for column in columns]
-                gap = f"{self.gap(table):.3f}" + (" (fitted)" if (reading, rate) == best else "")
                 gain = mean_and_error(np.subtract(cells[columns[-1]], cells[IID.name]).tolist())
-                rows.append([reading, rate, row, *shown, gain, gap if row == next(iter(table)) else ""])
+                near = self.near(table, (reading, rate) == best) if row == next(iter(table)) else ["", ""]
+                rows.append([reading, rate, row, *shown, gain, *near])
         for reading in dict.fromkeys(name for name, _ in found):
             gaps = {float(rate): self.gap(table) for (name, rate), table in found.items() if name == reading}
             axes[0, 0].plot(list(gaps), list(gaps.values()), marker="o", label=reading)
@@ -110,7 +120,15 @@ class Sweep:
             for trial in trials
             if "rules" in trial
         ]
-        head = ["reading", "rate", "", *columns, f"{columns[-1]} - {IID.name}", "mean distance to the paper"]
+        head = [
+            "reading",
+            "rate",
+            "",
+            *columns,
+            f"{columns[-1]} - {IID.name}",
+            "mean distance to the paper",
+            COUNTED[1],
+        ]
         rules = markdown(["reading", "split", *(f"rate, {name}" for name in trials[0]["rules"])], chosen)
         return f"{markdown(head, rows)}\nWhat public rows alone would choose:\n\n{rules}"
 
@@ -124,15 +142,23 @@ class Sweep:
                     here.setdefault(row, {}).setdefault(column, []).append(or_nan(value))
         return found
 
+    def near(self, table: dict[str, dict[str, list[float]]], best: bool) -> list[str]:
+        """Return, as cells of a page, how far the numbers are from the paper's, and how many are within 0.05 of it."""
+        counted = agreement(self.paper, self._ours(table)).cells()[1]
+        return [f"{self.gap(table):.3f}" + (" (fitted)" if best else ""), counted]
+
     def gap(self, table: dict[str, dict[str, list[float]]]) -> float:
         """Return the mean distance of cells to those of the paper; infinite where something diverged."""
-        gaps = [
-            abs(float(np.mean(table[row][column])) - number(cell)[0])
-            for row, cells in self.paper.items()
-            for column, cell in cells.items()
-            if column in table[row]
-        ]
+        ours = self._ours(table)
+        gaps = [abs(ours[row][name] - cell_number(cell)[0]) for row, name, cell in each_cell(self.paper)]
         return float(np.mean(gaps)) if np.isfinite(gaps).all() else float("inf")
+
+    def _ours(self, table: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+        """The means over splits in the place of the paper's cells."""
+        ours: dict[str, dict[str, float]] = {row: {} for row in self.paper}
+        for row, name, _ in each_cell(self.paper):
+            ours[row][name] = float(np.mean(table[row][name]))
+        return ours
 
     def fitted(self, trials: list[Trial]) -> tuple[str, str]:
         """Return the reading and the rate that are nearest to the paper."""
@@ -141,71 +167,86 @@ class Sweep:
 
 
 def _labels(task: Task, readings: tuple[Reading, ...], rates: tuple[float, ...]) -> Sweep:
-    """Return the sweep of a table of semivalues, walked in blocks of 50."""
-    own = replace(task, block=50)
-    methods = [no_dp(200), IID, own.correlated(0.9)]
+    """Return the sweep of a table of semivalues."""
+    methods = [no_dp(200), IID, *(task.correlated(q) for q in (0.0, 0.5, 0.9))]
 
-    def find(scale: Scale, problem: Problem, settings: dict[str, Any], reading: Reading) -> Table:
-        k = QUICK_K if scale.quick else K
-        found = run_methods(methods, problem, k, reading=reading, semivalues=WALKED, **settings)
-        scores = {name: aucs(one.values, problem.changed) for name, one in found.items()}
+    def size(scale: Scale) -> int:
+        return QUICK_K if scale.quick else K
+
+    def find(scale: Scale, splits: dict[int, Split]) -> dict[int, Table]:
+        found = run_together(
+            {
+                number: Asked(
+                    methods, one.problem, size(scale), semivalues=WALKED,
+                    settings={**one.settings, "reading": one.reading},
+                )
+                for number, one in splits.items()
+            }
+        )  # fmt: skip
+        return {number: table(one, found[number]) for number, one in splits.items()}
+
+    def table(split: Split, found: dict[str, Outcome]) -> Table:
+        scores = {name: aucs(one.values, split.problem.changed) for name, one in found.items()}
         return {
-            printed: {name: kinds[reading.kind(printed)] for name, kinds in scores.items()}
+            printed: {name: kinds[split.reading.kind(printed)] for name, kinds in scores.items()}
             for printed in PAPER_CELLS[task.data]
         }
 
-    def rules(scale: Scale, problem: Problem, settings: dict[str, Any], reading: Reading) -> dict[str, float]:
-        k = QUICK_K if scale.quick else K
-        names = {"none": "without noise", "paper": "with noise"}
-        return {name: paper_rate(noise, problem, k, reading=reading, **settings) for noise, name in names.items()}
+    def rules(scale: Scale, split: Split) -> dict[str, float]:
+        own = {**split.settings, "reading": split.reading}
+        return {name: paper_rate(noise, split.problem, size(scale), **own) for noise, name in RULES.items()}
 
-    def split(scale: Scale, number: int, reading: Reading) -> tuple[Problem, dict[str, Any]]:
-        return reading.scaled(task.problem(scale, number, CHOICES)), task.settings(scale, number)
+    def split(scale: Scale, number: int, reading: Reading) -> Split:
+        problem = reading.scaled(task.problem(scale, number, CHOICES))
+        return Split(problem, reading, task.settings(scale, number))
 
     return Sweep(readings, rates, PAPER_CELLS[task.data], split, find, rules)
 
 
-def _case(case: Case, readings: tuple[Reading, ...], rates: tuple[float, ...]) -> Sweep:
-    """Return the sweep of a use case."""
+def _case(case: Case, readings: tuple[Reading, ...], rates: tuple[float, ...], orders: int | None = None) -> Sweep:
+    """Return the sweep of a use case; `orders` value a round of a federation instead of the case's own number."""
 
-    def split(scale: Scale, number: int, reading: Reading) -> tuple[Problem, dict[str, Any]]:
+    def split(scale: Scale, number: int, reading: Reading) -> Split:
         problem, settings = drawn(case.sized(scale.quick), scale, number, CHOICES)
-        return case.scaled(problem, reading), settings
+        return Split(case.scaled(problem, reading), reading, settings)
 
-    def find(scale: Scale, problem: Problem, settings: dict[str, Any], reading: Reading) -> Table:
+    def find(scale: Scale, splits: dict[int, Split]) -> dict[int, Table]:
         here = case.sized(scale.quick)
         with products(here):
-            found = walked(here, problem, reading, settings, ORDERS)
-        scores = {name: known_auc(one.values["shapley"], problem.changed) for name, one in found.items()}
+            found = walked(here, splits, orders)
+        return {number: table(one, found[number]) for number, one in splits.items()}
+
+    def table(split: Split, found: dict[str, Outcome]) -> Table:
+        scores = {name: known_auc(one.values["shapley"], split.problem.changed) for name, one in found.items()}
         quiet = or_nan(scores["no DP"])
         lost = {name: quiet - or_nan(score) for name, score in scores.items() if name != "no DP"}
         return {"AUC": scores, "lost": {name: None if np.isnan(one) else one for name, one in lost.items()}}
 
-    def rules(scale: Scale, problem: Problem, settings: dict[str, Any], reading: Reading) -> dict[str, float]:
+    def rules(scale: Scale, split: Split) -> dict[str, float]:
         here, search = case.sized(scale.quick), round_rate if case.orders else paper_rate
-        names = {"none": "without noise", "paper": "with noise"}
+        own = {**split.settings, "reading": split.reading}
         with products(here):
-            return {
-                name: search(noise, problem, here.k, here.epsilon, reading=reading, **settings)
-                for noise, name in names.items()
-            }
+            return {name: search(noise, split.problem, here.k, here.epsilon, **own) for noise, name in RULES.items()}
 
     return Sweep(readings, rates, case.cells, split, find, rules)
 
 
 def _experiment(
-    name: str, title: str, data: str, sweep: Sweep, splits: int, minutes: str, weights: tuple[str, ...] = ()
-) -> Experiment:
+    name: str, title: str, data: str, sweep: Sweep, splits: int, minutes: str, weights: tuple[str, ...] = (),
+    shares: bool = False,
+) -> Experiment:  # fmt: skip
+    """Return a sweep over some splits; `shares` says whether its walks can be taken side by side."""
     return Experiment(
         name=f"{name}-rates",
         title=f"{title}: readings and learning rates, on rows that no trial sees",
         data=(data,),
         trials=splits * len(sweep.readings) * len(sweep.rates),
         minutes=minutes,
-        trial=sweep.trial,
+        trial=partial(first_of, sweep.trials),
         show=sweep.show,
         check=no_check,
         weights=weights,
+        together=sweep.trials if shares else None,
     )
 
 
@@ -214,25 +255,32 @@ def _few(case: Case) -> Case:
     return replace(case, n=70, k=case.k if case.model == "cnn" else 200)
 
 
+_LOOSE = tuple(one for one in CANDIDATES if not one.binds)
 _CLIPS = tuple(replace(one, name=one.name.split(",")[0]) for one in CANDIDATES if not one.standardised)
 SWEEPS = {
     "semivalues": _labels(COVERTYPE, (COVERTYPE.run,), (0.005, 0.01, 0.02, 0.03, 0.05)),
-    "semivalues-mnist": _labels(MNIST, (MNIST.run,), (0.01, 0.015, 0.02, 0.03)),
+    "semivalues-mnist": _labels(MNIST, (MNIST.run,), (0.015, 0.02, 0.03)),
     "sets-mnist": _case(CASES["sets-mnist"], CANDIDATES, (0.005, 0.01, 0.02, 0.04)),
-    "sets-cifar10": _case(_few(CASES["sets-cifar10"]), CANDIDATES, (0.003, 0.01, 0.03)),
+    "sets-cifar10": _case(_few(CASES["sets-cifar10"]), CANDIDATES, (0.002, 0.004, 0.008)),
     "sets-resnet18": _case(_few(CASES["sets-resnet18"]), _CLIPS, (0.001, 0.003)),
-    "federated-mnist": _case(replace(CASES["federated-mnist"], spare=0), CANDIDATES, (0.01, 0.03, 0.1, 0.3)),
-    "federated-cifar10": _case(replace(CASES["federated-cifar10"], spare=0), CANDIDATES, (0.01, 0.03, 0.1, 0.3)),
+    "federated-mnist": _case(replace(CASES["federated-mnist"], spare=0), _LOOSE, (0.1, 0.12, 0.15)),
+    # Ten permutations a round: those of the paper, a hundred, would take ten times as long.
+    "federated-cifar10": _case(replace(CASES["federated-cifar10"], spare=0), CANDIDATES, (0.01, 0.03, 0.1, 0.3), 10),
 }
+ONE_BY_ONE = _labels(replace(MNIST, block=1), (MNIST.run,), (0.02, 0.03, 0.04, 0.06))
+"""Whether the blocks of the table matter: the same walk by walk, at larger rates, as it finds more at small ones."""
+SPLITS = {"sets-mnist": 1, "sets-cifar10": 3, "sets-resnet18": 1, "federated-mnist": 5, "federated-cifar10": 5}
 RATES = (
     _experiment("semivalues", "Covertype, logistic", "covertype", SWEEPS["semivalues"], 2, "10"),
-    _experiment("semivalues-mnist", "MNIST, CNN", "mnist", SWEEPS["semivalues-mnist"], 1, "3 (GPU)"),
+    _experiment("semivalues-mnist", "MNIST, CNN, blocks of 50", "mnist", SWEEPS["semivalues-mnist"], 1, "2 (GPU)"),
+    _experiment(
+        "semivalues-mnist-one-by-one", "MNIST, CNN, walk by walk", "mnist", ONE_BY_ONE, 2, "4 (GPU)", shares=True
+    ),
     *(
         _experiment(
-            name, CASES[name].title, CASES[name].data, SWEEPS[name], 5 if CASES[name].orders else 1, "3 (GPU)",
-            () if CASES[name].model == "cnn" else (CASES[name].model,),
+            name, CASES[name].title, CASES[name].data, SWEEPS[name], splits, "5 (GPU)",
+            () if CASES[name].model == "cnn" else (CASES[name].model,), CASES[name].shares,
         )
-        for name in SWEEPS
-        if name in CASES
+        for name, splits in SPLITS.items()
     ),
 )  # fmt: skip

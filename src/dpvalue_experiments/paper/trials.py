@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -18,6 +18,8 @@ from dpvalue_experiments.paper.datasets import MissingDataError, load
 from dpvalue_experiments.paper.resnets import load_weights
 
 Trial = dict[str, Any]
+TOGETHER = 60
+"""At most so many trials are made at once: none of them is kept before all are done."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Experiment:
         check: raises if the trials do not show what the paper says; takes all trials and whether they are quick ones.
         weights: the pre-trained networks that it takes.
         walks: the experiment whose trials it shows, if they are not its own.
+        together: makes several repetitions, whose walks a GPU takes side by side; None if there is nothing to share.
     """
 
     name: str
@@ -56,6 +59,7 @@ class Experiment:
     check: Callable[[list[Trial], bool], None]
     weights: tuple[str, ...] = ()
     walks: str | None = None
+    together: Callable[[Scale, Sequence[int]], list[Trial]] | None = None
 
     def place(self, scale: Scale, folder: Path) -> Path:
         """Return the folder of its trials."""
@@ -73,28 +77,44 @@ class Experiment:
         return True
 
 
-def missing_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[tuple[int, Path]]:
-    """Return the trials that are not there yet: their numbers, and where they belong."""
+def first_of(together: Callable[[Scale, Sequence[int]], list[Trial]], scale: Scale, number: int) -> Trial:
+    """Make one repetition of those that can be made together."""
+    return together(scale, [number])[0]
+
+
+def missing_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[int]:
+    """Return the numbers of the trials that are not there yet."""
     count = min(2, experiment.trials) if scale.quick else experiment.trials
     place = experiment.place(scale, folder)
-    return [(number, place) for number in range(count) if not (place / f"trial-{number}.json").is_file()]
+    return [number for number in range(count) if not (place / f"trial-{number}.json").is_file()]
+
+
+def missing_batches(experiment: Experiment, scale: Scale, folder: Path) -> list[list[int]]:
+    """Return the same in batches: on a GPU those that share walks are made at once, up to `TOGETHER` of them."""
+    missing, size = missing_trials(experiment, scale, folder), 1
+    if experiment.together is not None and scale.device != "cpu":
+        size = TOGETHER
+    return [missing[start : start + size] for start in range(0, len(missing), size)]
 
 
 def run_trials(
     experiment: Experiment, scale: Scale, folder: Path, workers: int, report: Callable[[str, int, int], None]
 ) -> list[Trial]:
     """Run the trials that are not there yet; return all of them, in order."""
-    missing = missing_trials(experiment, scale, folder)
-    if workers == 1 or len(missing) < 2:
-        for done, (number, place) in enumerate(missing, start=1):
-            keep_trial(experiment.name, scale, number, place)
-            report(experiment.name, done, len(missing))
+    batches, place = missing_batches(experiment, scale, folder), experiment.place(scale, folder)
+    done, total = 0, sum(map(len, batches))
+    if workers == 1 or len(batches) < 2:
+        for numbers in batches:
+            keep_trials(experiment.name, scale, numbers, place)
+            done += len(numbers)
+            report(experiment.name, done, total)
     else:
         with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            jobs = [pool.submit(keep_trial, experiment.name, scale, number, place) for number, place in missing]
-            for done, job in enumerate(as_completed(jobs), start=1):
+            jobs = {pool.submit(keep_trials, experiment.name, scale, one, place): len(one) for one in batches}
+            for job in as_completed(jobs):
                 job.result()
-                report(experiment.name, done, len(missing))
+                done += jobs[job]
+                report(experiment.name, done, total)
     return stored_trials(experiment, scale, folder)
 
 
@@ -128,13 +148,18 @@ def stored_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[Tr
     return [json.loads(path.read_text()) for path in found]
 
 
-def keep_trial(name: str, scale: Scale, number: int, place: Path) -> None:
-    """Run one trial and write its file."""
+def keep_trials(name: str, scale: Scale, numbers: Sequence[int], place: Path) -> None:
+    """Make trials, together where they share walks, and write their files."""
     from dpvalue_experiments.paper import EXPERIMENTS  # which import this module
 
-    made = EXPERIMENTS[name].trial(scale, number)
-    content = json.dumps({"trial": number, "machine": facts(), **made}, indent=1)
+    experiment = EXPERIMENTS[name]
+    if experiment.together is not None:
+        made = experiment.together(scale, numbers)
+    else:
+        made = [experiment.trial(scale, number) for number in numbers]
     place.mkdir(parents=True, exist_ok=True)
-    scratch = place / f".trial-{number}.{os.getpid()}"
-    scratch.write_text(content + "\n")
-    scratch.replace(place / f"trial-{number}.json")
+    for number, trial in zip(numbers, made, strict=True):
+        content = json.dumps({"trial": number, "machine": facts(), **trial}, indent=1)
+        scratch = place / f".trial-{number}.{os.getpid()}"
+        scratch.write_text(content + "\n")
+        scratch.replace(place / f"trial-{number}.json")

@@ -1,0 +1,95 @@
+"""Running means of several runs, walked side by side, are those of each run by itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpvalue_experiments.paper import abreast, valuing
+from dpvalue_experiments.paper.methods import IID, running_mean
+from dpvalue_experiments.paper.problem import Problem, make_problem
+from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN
+from dpvalue_experiments.paper.trials import Experiment, Scale, missing_batches
+from dpvalue_experiments.paper.valuing import Asked, run_together
+
+METHODS = [running_mean(), running_mean(0.5), IID]
+
+
+def images(seed: int, per_party: int = 1) -> Problem:
+    """Digits as images, three classes."""
+    split = make_problem("digits", None, 400, 200, seed=seed, share=0.3)
+    (X, y), (X_test, y_test) = split.train, split.test
+    kept, judges = np.flatnonzero(y < 3)[: 12 * per_party], y_test < 3
+    train = X[kept].reshape(-1, 1, 8, 8), y[kept]
+    changed = split.changed[kept].reshape(-1, per_party)[:, 0]
+    return Problem(train, (X_test[judges].reshape(-1, 1, 8, 8), y_test[judges]), changed, per_party)
+
+
+def asked(per_party: int = 1) -> dict[str, Asked]:
+    """Two splits, two rates, two readings and an honest budget: five that have little in common."""
+    honest = replace(running_mean(0.5, noise="honest"), name="Y*")
+    return {
+        f"{number}": Asked(
+            methods, images(seed, per_party), 7, metric=metric, semivalues=("shapley", "loo"),
+            settings={"model": "cnn", "seed": seed, "reading": reading},
+        )
+        for number, (methods, seed, reading, metric) in enumerate(
+            (
+                (METHODS, 0, AS_PRINTED.at(0.05), "loss"), (METHODS, 1, AS_PRINTED.at(0.1), "accuracy"),
+                ([honest], 0, AS_PRINTED.at(0.02), "loss"), (METHODS, 0, AS_RUN.at(0.05), "loss"),
+                (METHODS, 1, AS_RUN.at(0.01), "loss"),
+            )
+        )
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("per_party", [1, 3])
+def test_side_by_side_is_one_by_one(per_party: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = run_together(asked(per_party))
+    walked: list[int] = []
+
+    def noted(lanes: Any) -> None:
+        walked.append(len(lanes))
+        abreast.walk_abreast(lanes)
+
+    monkeypatch.setattr(valuing._Walks, "kind", property(lambda self: self.lane.kind))  # as on a GPU
+    monkeypatch.setattr(valuing, "walk_abreast", noted)
+    monkeypatch.setattr(abreast, "STRETCH", 5)  # 5, 5 and 2 of 12
+    together = run_together(asked(per_party))
+    assert sorted(walked) == [2, 3]  # those with one clip, the honest one among them, and those with the other
+    for key, outcomes in alone.items():
+        assert list(together[key]) == list(outcomes)
+        for name, outcome in outcomes.items():
+            other = together[key][name]
+            for kind, values in outcome.values.items():
+                np.testing.assert_allclose(other.values[kind], values, rtol=2e-4, atol=2e-5)
+            assert other.cost.keys() == outcome.cost.keys()
+            for fact in {"epsilon", "multiplier", "learning_rate", "longest"} & outcome.cost.keys():
+                assert other.cost[fact] == pytest.approx(outcome.cost[fact], rel=1e-4)
+    longest = [outcomes["X*"].cost["longest"] for key, outcomes in alone.items() if key in "34"]
+    assert abs(longest[0] / longest[1] - 1) > 1e-3  # or a lane could say another one's
+
+
+def test_what_is_walked_by_itself() -> None:
+    problem = images(0)
+    (X, y), (X_test, y_test) = problem.train, problem.test
+    flat = replace(problem, train=(X.reshape(12, 64), y), test=(X_test.reshape(-1, 64), y_test))
+    for method, model in ((IID, "cnn"), (running_mean(block=2), "cnn"), (running_mean(), "logistic")):
+        ask = Asked([method], problem if model == "cnn" else flat, 4, settings={"model": model, "learning_rate": 0.1})
+        (walks,) = valuing._walks(ask)
+        assert walks.lane.kind is None
+
+
+def test_trials_that_share_walks_are_batched_on_a_gpu_alone(tmp_path: Any) -> None:
+    made: dict[str, Any] = {"title": "", "data": (), "minutes": "", "trial": None, "show": None, "check": None}
+    together = Experiment(name="a", trials=130, together=lambda scale, numbers: [], **made)
+    lone = Experiment(name="b", trials=3, **made)
+    cpu, gpu = Scale(quick=False, data=None), Scale(quick=False, data=None, device="cuda")
+    (tmp_path / "a" / "full").mkdir(parents=True)
+    (tmp_path / "a" / "full" / "trial-1.json").write_text("{}")
+    assert [len(one) for one in missing_batches(together, cpu, tmp_path)] == [1] * 129
+    assert [len(one) for one in missing_batches(together, gpu, tmp_path)] == [60, 60, 9]
+    assert missing_batches(lone, gpu, tmp_path) == [[0], [1], [2]]
