@@ -113,7 +113,7 @@ class Sweep:
         tried = sorted({float(rate) for _, rate in found})
         axes[0, 0].set_xticks(tried, [f"{rate:g}" for rate in tried])
         axes[0, 0].set_xticks([], minor=True)
-        axes[0, 0].legend(fontsize="small")
+        axes[0, 0].legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         save_figure(figure, path)
         chosen = [
             [trial["reading"], str(trial["split"]), *(f"{rate:.2g}" for rate in trial["rules"].values())]
