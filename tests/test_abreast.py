@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpvalue.releasing.schedule import Schedule
 from dpvalue_experiments.paper import abreast, valuing
-from dpvalue_experiments.paper.methods import IID, running_mean
+from dpvalue_experiments.paper.methods import IID, Method, open_run, running_mean
 from dpvalue_experiments.paper.problem import Problem, make_problem
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN
 from dpvalue_experiments.paper.trials import Experiment, Scale, missing_batches
@@ -77,10 +78,18 @@ def test_what_is_walked_by_itself() -> None:
     problem = images(0)
     (X, y), (X_test, y_test) = problem.train, problem.test
     flat = replace(problem, train=(X.reshape(12, 64), y), test=(X_test.reshape(-1, 64), y_test))
-    for method, model in ((IID, "cnn"), (running_mean(block=2), "cnn"), (running_mean(), "logistic")):
-        ask = Asked([method], problem if model == "cnn" else flat, 4, settings={"model": model, "learning_rate": 0.1})
-        (walks,) = valuing._walks(ask)
-        assert walks.lane.kind is None
+    fresh = replace(running_mean(), schedule=Schedule("running-mean", fresh_start=True))
+    cases: list[tuple[Method, str, str]] = [
+        (IID, "cnn", "fast"), (running_mean(block=2), "cnn", "fast"), (running_mean(), "logistic", "fast"),
+        (fresh, "cnn", "fast"), (running_mean(), "cnn", "secure"), (running_mean(), "cnn", "fast"),
+    ]  # fmt: skip
+    alone = []
+    for method, model, noise in cases:
+        own = {"model": model, "noise": noise, "learning_rate": 0.1}
+        split = problem if model == "cnn" else flat
+        lane = abreast.Lane(open_run([method], split, 4, 1.0, metric="loss", **own), split, lambda *walk: None)
+        alone.append(lane.kind is None)
+    assert alone == [True] * 5 + [False]
 
 
 def test_trials_that_share_walks_are_batched_on_a_gpu_alone(tmp_path: Any) -> None:

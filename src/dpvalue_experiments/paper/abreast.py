@@ -1,9 +1,9 @@
 """Running means of several runs, walked side by side: a GPU that walks one by one has little to do.
 
 In a running mean a walk reads what all walks before it released, so that the walks of one run follow each other: blocks
-of them are another schedule, and for networks whose clip does not bind they find less (`label_figures`). But walks of
-other splits, rates and budgets do not know of each other. Here walk t of all runs is one walk, of as many models as
-there are runs: the numbers are those of `dpvalue.releasing.interleaved`, but for rounding.
+of them are another schedule, and find less where no clip binds (`sweeps.ONE_BY_ONE`). But walks of other splits, rates
+and budgets do not know of each other. Here walk t of all runs is one walk, of as many models as there are runs: the
+numbers are those of `dpvalue.releasing.interleaved`, but for rounding.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class Lane:
     def kind(self) -> Hashable | None:
         """What runs must have in common to be walked side by side; None for one that is walked by itself."""
         run, schedule, mechanism = self.run, self.run.choice.schedule, self.run.choice.mechanism
-        one_by_one = schedule.kind == "running-mean" and schedule.block == 1
-        if not one_by_one or run.contributions.factored is not None or run.encoding.preprocess is not None:
+        one_by_one = schedule.kind == "running-mean" and schedule.block == 1 and not schedule.fresh_start
+        plain = run.contributions.factored is None and run.encoding.preprocess is None and not run.noise.on_grid
+        if not (one_by_one and plain):
             return None
         clipping = (mechanism.clip, mechanism.rule, mechanism.scale)
         model = (run.walker.model.digest(), run.encoding.classes, run.encoding.shape, run.walker.initial.device)
@@ -78,7 +79,7 @@ class _Together:
         self._graphs: dict[int, Graph] = {}
 
     def prepare(self) -> None:
-        """Record what is replayed. That releases, of noise alone, and is seen: all of it is forgotten."""
+        """Record what is replayed. That walks a few times, without noise: what it adds up and sees is forgotten."""
         WATCH.start(len(self._lanes))
         if self._initial.is_cuda:
             for length in {min(STRETCH, self._n), self._n % STRETCH} - {0}:
@@ -138,5 +139,5 @@ def _put_together(lanes: Sequence[Lane]) -> Contributions:
     changed = np.concatenate([problem.changed for problem in problems])
     everyone = Problem((X, y), problems[0].test, changed, problems[0].per_party)
     privacy, dtype = run.settings.privacy, run.settings.engine.torch_dtype
-    behind = Behind(run.choice.asked, run.choice.mechanism, run.encoding, privacy, dtype, run.noise.on_grid)
+    behind = Behind(run.choice.asked, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False)
     return behind.put(everyone.parties, run.settings.engine)
