@@ -31,3 +31,6 @@ for shape, outputs, images in checks.KERNELS:
         gap = checks.gradient_gap(shape, outputs, "cuda")
         print(f"           its gradients of one image: largest difference / largest gradient: {gap:.2e}")  # noqa: T201
         assert gap < checks.LARGEST_KERNEL_GAP
+gap = checks.abreast_gap("cuda")
+print(f"runs side by side: largest difference / largest marginal: {gap:.2e}")  # noqa: T201
+assert gap < checks.LARGEST_GAP

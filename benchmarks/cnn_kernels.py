@@ -1,7 +1,7 @@
 """Times the kernels of the paper's CNN on a GPU: outputs in several shapes of a tile, and gradients of one image each.
 
 Beside each time stands the gap to torch: of outputs in float64, of gradients by the layers one after the other. Needs
-torch for a GPU, and nothing else.
+torch for a GPU, and numpy.
 """
 
 # ruff: noqa: T201

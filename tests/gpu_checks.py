@@ -6,6 +6,7 @@ alone. Hence no pytest here, and no scikit-learn.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal
 from unittest import mock
 
@@ -15,9 +16,15 @@ from torch import Tensor
 from torch.nn.utils import vector_to_parameters
 
 import dpvalue as dpv
+from dpvalue.arrays import Floats, Ints
 from dpvalue.models import build_model, paper_cnn
 from dpvalue.privacy.mechanism import make_mechanism
+from dpvalue.progress import silent
 from dpvalue.releasing.contributions import Contributions
+from dpvalue_experiments.paper.abreast import Lane, walk_abreast
+from dpvalue_experiments.paper.methods import open_run, running_mean
+from dpvalue_experiments.paper.problem import Problem
+from dpvalue_experiments.paper.readings import AS_RUN
 from tests.data import Arrays, classification, images
 
 Shape = tuple[int, ...]
@@ -143,7 +150,10 @@ MAY_MOVE: dict[Unit, list[list[int]]] = {"party": [[2]], "record": [[2, 1]], "pe
 
 
 def kernel_gap(shape: Shape, outputs: int, count: int, device: str) -> float:
-    """The gap between the outputs of three CNNs on so many images by the kernel, and by torch in float64."""
+    """The gap between the outputs of three CNNs on so many images by the kernel, and by torch in float64.
+
+    Infinite if what is not a number does not stay so.
+    """
     from dpvalue.models.cnn_kernel import cnn_outputs  # needs Triton
 
     generator = torch.Generator().manual_seed(0)
@@ -156,6 +166,10 @@ def kernel_gap(shape: Shape, outputs: int, count: int, device: str) -> float:
         for one in theta.double():
             vector_to_parameters(one, module.parameters())
             expected.append(module(x.double()))
+    broken = theta.clone()
+    broken[0, 0] = float("nan")
+    if not cnn_outputs(broken.to(device), x.to(device), outputs)[0].isnan().any():
+        return float("inf")  # what is not a number must stay so
     return gap(torch.stack(expected), cnn_outputs(theta.to(device), x.to(device), outputs))
 
 
@@ -187,3 +201,25 @@ def gradient_gap(shape: Shape, outputs: int, device: str) -> float:
         if not (got[0].isnan().any() and torch.equal(got[1:], found[1:])):
             return float("inf")
     return gap(torch.stack(expected), found)
+
+
+def abreast_gap(device: str) -> float:
+    """The gap between the marginals of two runs that are walked side by side, and each by itself."""
+    lanes, found = [], []
+    for seed, rate in enumerate((0.05, 0.02)):
+        train, test = data((1, 12, 12), 70)  # a stretch of 50, and the rest
+        problem = Problem(train, test, np.zeros(70, dtype=bool))
+        own = {"model": "cnn", "engine": dpv.Local(device=device), "reading": AS_RUN.at(rate), "learning_rate": rate}
+        run = open_run([running_mean(0.4)], problem, 5, 1.0, metric="loss", seed=seed, **own)
+        together: list[Any] = []
+        alone: list[Any] = []
+        lanes.append(Lane(run, problem, partial(_keep, together)))
+        run.walks().run(silent, run.evaluate, partial(_keep, alone))
+        found.append((alone, together))
+    assert lanes[0].kind == lanes[1].kind is not None
+    walk_abreast(lanes)
+    return max(gap(np.concatenate(alone), np.concatenate(together)) for alone, together in found)
+
+
+def _keep(to: list[Any], orders: Ints, marginals: Floats) -> None:
+    to.append(marginals)

@@ -10,11 +10,12 @@ import pytest
 
 from dpvalue.releasing.schedule import Schedule
 from dpvalue_experiments.paper import abreast, valuing
-from dpvalue_experiments.paper.methods import IID, Method, open_run, running_mean
+from dpvalue_experiments.paper.methods import IID, Method, open_run, paper_rate, running_mean
 from dpvalue_experiments.paper.problem import Problem, make_problem
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN
 from dpvalue_experiments.paper.trials import Experiment, Scale, missing_batches
 from dpvalue_experiments.paper.valuing import Asked, run_together
+from tests import gpu_checks
 
 METHODS = [running_mean(), running_mean(0.5), IID]
 
@@ -52,9 +53,9 @@ def test_side_by_side_is_one_by_one(per_party: int, monkeypatch: pytest.MonkeyPa
     alone = run_together(asked(per_party))
     walked: list[int] = []
 
-    def noted(lanes: Any) -> None:
+    def noted(lanes: Any) -> list[float]:
         walked.append(len(lanes))
-        abreast.walk_abreast(lanes)
+        return abreast.walk_abreast(lanes)
 
     monkeypatch.setattr(valuing._Walks, "kind", property(lambda self: self.lane.kind))  # as on a GPU
     monkeypatch.setattr(valuing, "walk_abreast", noted)
@@ -70,8 +71,14 @@ def test_side_by_side_is_one_by_one(per_party: int, monkeypatch: pytest.MonkeyPa
             assert other.cost.keys() == outcome.cost.keys()
             for fact in {"epsilon", "multiplier", "learning_rate", "longest"} & outcome.cost.keys():
                 assert other.cost[fact] == pytest.approx(outcome.cost[fact], rel=1e-4)
+    unclipped = asked(per_party)["3"]
+    paper_rate("paper", unclipped.problem, 7, model="cnn", seed=0, reading=AS_RUN)  # the watch is of one run again
     longest = [outcomes["X*"].cost["longest"] for key, outcomes in alone.items() if key in "34"]
     assert abs(longest[0] / longest[1] - 1) > 1e-3  # or a lane could say another one's
+
+
+def test_a_stretch_and_the_rest_are_a_walk() -> None:
+    assert gpu_checks.abreast_gap("cpu") < 1e-4
 
 
 def test_what_is_walked_by_itself() -> None:

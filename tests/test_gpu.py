@@ -138,3 +138,14 @@ def test_noise_has_the_stated_scale(model: str, shape: checks.Shape) -> None:
 @pytest.mark.parametrize(("model", "shape"), checks.NEIGHBOURS)
 def test_no_unit_moves_anothers_whole_numbers(model: str, shape: checks.Shape, unit: checks.Unit) -> None:
     assert checks.moved(model, shape, unit, "cuda") == checks.MAY_MOVE[unit]
+
+
+def test_runs_are_walked_side_by_side_as_by_themselves() -> None:
+    assert checks.abreast_gap("cuda") < checks.LARGEST_GAP
+
+
+def test_large_images_have_gradients_layer_by_layer() -> None:
+    for side, served in ((34, True), (36, False)):  # 16 x 16 windows of the pooling, and 17 x 17
+        example = torch.zeros(1, side, side, device="cuda")
+        model = build_model("cnn", "classification", example, 10, torch.float32, torch.device("cuda"))
+        assert (getattr(model, "_gradients_of_one", None) is not None) == served

@@ -62,6 +62,17 @@ def test_a_watch_keeps_the_longest_since_it_began() -> None:
     assert watch.longest() == 1.0
 
 
+def test_a_watch_tells_runs_apart_and_forgets_how_many() -> None:
+    watch = Watch()
+    watch.start(2)
+    watch.clip(torch.tensor([[3.0, 4.0], [0.0, 1.0]]), LOOSE)
+    watch.clip(torch.tensor([[0.0, 4.0], [0.0, 2.0]]), LOOSE)
+    assert [watch.longest(run) for run in range(2)] == [5.0, 2.0]
+    watch.start()
+    watch.clip(torch.tensor([[3.0, 0.0], [0.0, 1.0], [2.0, 0.0]]), LOOSE)
+    assert watch.longest() == 3.0
+
+
 def test_choices_see_no_row_of_a_trial() -> None:
     for count in (10, 7000):
         trials, choices = (set(part(count, name).tolist()) for name in (TRIALS, CHOICES))

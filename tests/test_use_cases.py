@@ -182,7 +182,7 @@ def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(use_cases, "round_rate", searched)
     monkeypatch.setattr(use_cases, "value_rounds", valued)
     monkeypatch.setattr(use_cases, "run_methods", lambda *rest, **settings: {})
-    found = use_cases.trials(case, Scale(quick=False, data=str(tmp_path)), [0])[0]["readings"]
+    found = use_cases.make_trials(case, Scale(quick=False, data=str(tmp_path)), [0])[0]["readings"]
     assert [*found] == [reading.name for reading in case.readings]
     assert all([*methods] == ["no DP", "i.i.d.", "correlated"] for methods in found.values())
     assert seen == {"searched": {80}, "valued": {30}}

@@ -56,7 +56,7 @@ def _outputs(
     model = tl.program_id(1).to(tl.int64)
     image = tl.program_id(0) * TILE + tl.arange(0, TILE)
     there = image < images
-    apart = images.to(tl.int64)  # of neighbouring pixels of an image
+    apart = tl.full((), images, dtype=tl.int64)  # of neighbouring pixels of an image
     kernels = theta + model * size
     biases = kernels + 144 * COLOURS
     linear = biases + 16

@@ -25,6 +25,7 @@ from dpvalue_experiments.paper.problem import Problem
 from dpvalue_experiments.paper.readings import WATCH
 
 STRETCH = 50  # positions that are recorded as one graph
+MOST_LANES = 48  # fewer than are ever cut into several pieces: then a watch could not tell whose vectors it sees
 Add = Callable[[Ints, Floats], None]
 
 
@@ -49,17 +50,23 @@ class Lane:
         return (clipping, model, self.problem.n, self.problem.per_party, run.settings.permutations)
 
 
-def walk_abreast(lanes: Sequence[Lane]) -> None:
-    """Walk runs of the same kind; whatever walks are valued goes to each lane's `add`.
+def walk_abreast(lanes: Sequence[Lane]) -> list[float]:
+    """Walk runs of the same kind; return the length of the longest gradient that was watched in each.
+
+    Whatever walks are valued goes to each lane's `add`.
 
     Formal guarantee: each run's releases are those of its own schedule, through `Contributions.release`: the clipped
     gradient of one party of the run, at a model that is a function of the run's earlier releases, with its own noise.
     """
     together = _Together(lanes)
-    with lanes[0].run.settings.engine.threading():
-        together.prepare()
-        for t in range(lanes[0].run.settings.permutations):
-            together.walk(t)
+    try:
+        with lanes[0].run.settings.engine.threading():
+            together.prepare()
+            for t in range(lanes[0].run.settings.permutations):
+                together.walk(t)
+        return [WATCH.longest(place) for place in range(len(lanes))]
+    finally:
+        WATCH.start()  # whatever is clipped next is of one run
 
 
 class _Together:

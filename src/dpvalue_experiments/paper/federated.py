@@ -39,7 +39,7 @@ def value_rounds(
     run = open_run([method], problem, k, epsilon, metric="accuracy", **settings)
     WATCH.start()
     found = run_rounds(run, orders_per_round)
-    seen = seen_cost(method, problem.n, k, epsilon, settings.get("reading", AS_PRINTED))
+    seen = seen_cost(method, problem.n, k, epsilon, settings.get("reading", AS_PRINTED), WATCH.longest())
     return replace(found, cost={**found.cost, **seen})
 
 

@@ -32,7 +32,7 @@ from dpvalue.server.run import Run, run_for
 from dpvalue.server.value import value
 from dpvalue.valuation.result import Result
 from dpvalue_experiments.paper.problem import Problem
-from dpvalue_experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, WATCH, Reading
+from dpvalue_experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, Reading
 
 DELTA = 5e-5
 # For n parties, k permutations and a claimed epsilon. The first is the paper's own (by Opacus; ours is 3.850), the
@@ -166,14 +166,11 @@ def open_run(
         return run_for(problem.parties, Utility(*problem.test, metric=metric), asked)
 
 
-def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading, run: int = 0) -> dict[str, Any]:
-    """What the releases of a walk spent if nothing bounded them: for the longest gradient since the watch began.
-
-    `run` is its place among those that were watched.
-    """
+def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading, longest: float) -> dict[str, Any]:
+    """What the releases of a walk spent if nothing bounded them: for the longest gradient that was seen."""
     if reading.binds or method.noise != "paper":
         return {}
-    longest, multiplier = WATCH.longest(run), paper_multiplier(n, k, epsilon)
+    multiplier = paper_multiplier(n, k, epsilon)
     return {"longest": longest, "multiplier": multiplier, "epsilon": spent(multiplier, k, min(longest, LOOSE))}
 
 

@@ -116,7 +116,7 @@ class Sweep:
         axes[0, 0].legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
         save_figure(figure, path)
         chosen = [
-            [trial["reading"], str(trial["split"]), *(f"{rate:.2g}" for rate in trial["rules"].values())]
+            [trial["reading"], *(f"{rate:.2g}" for rate in trial["rules"].values())]
             for trial in trials
             if "rules" in trial
         ]
@@ -129,8 +129,8 @@ class Sweep:
             "mean distance to the paper",
             COUNTED[1],
         ]
-        rules = markdown(["reading", "split", *(f"rate, {name}" for name in trials[0]["rules"])], chosen)
-        return f"{markdown(head, rows)}\nWhat public rows alone would choose:\n\n{rules}"
+        rules = markdown(["reading", *(f"rate, {name}" for name in trials[0]["rules"])], chosen)
+        return f"{markdown(head, rows)}\nWhat public rows alone would choose, on the first split:\n\n{rules}"
 
     def means(self, trials: list[Trial]) -> dict[tuple[str, str], dict[str, dict[str, list[float]]]]:
         """Return, for each reading and rate, the numbers of all splits by row and column."""

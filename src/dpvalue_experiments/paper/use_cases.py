@@ -8,12 +8,12 @@ public directions of the images, from one release a party.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +38,7 @@ from dpvalue_experiments.paper.problem import TRIALS, Problem, make_sets
 from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue_experiments.paper.resnets import HeadFactory, features
 from dpvalue_experiments.paper.trials import Experiment, Scale, Trial, first_of
-from dpvalue_experiments.paper.valuing import Asked, run_methods, run_together
-
-Key = TypeVar("Key", bound=Hashable)
+from dpvalue_experiments.paper.valuing import Asked, Key, run_methods, run_together
 
 SHARE = 0.3
 # The library's default releases before it walks: fewer permutations only cost it Monte Carlo error.
@@ -129,7 +127,7 @@ CASES = {
 }  # fmt: skip
 
 
-def trials(case: Case, scale: Scale, numbers: Sequence[int]) -> list[Trial]:
+def make_trials(case: Case, scale: Scale, numbers: Sequence[int]) -> list[Trial]:
     """Value splits by every method, the paper's in every reading; return the AUCs of each."""
     case = case.sized(scale.quick)
     raw = {number: drawn(case, scale, number) for number in numbers}
@@ -326,11 +324,11 @@ def use_case(name: str, count: int, minutes: str) -> Experiment:
         data=(case.data,),
         trials=count,
         minutes=minutes,
-        trial=partial(first_of, partial(trials, case)),
+        trial=partial(first_of, partial(make_trials, case)),
         show=partial(show, case),
         check=partial(check, case),
         weights=() if case.model == "cnn" else (case.model,),
-        together=partial(trials, case) if case.shares else None,
+        together=partial(make_trials, case) if case.shares else None,
     )
 
 

@@ -11,7 +11,7 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.progress import silent
 from dpvalue.valuation.estimates import Estimator
 from dpvalue.valuation.semivalues import semivalue
-from dpvalue_experiments.paper.abreast import Lane, walk_abreast
+from dpvalue_experiments.paper.abreast import MOST_LANES, Lane, walk_abreast
 from dpvalue_experiments.paper.methods import Method, Outcome, cost_of, open_run, paper_rate, run_method, seen_cost
 from dpvalue_experiments.paper.problem import Problem
 from dpvalue_experiments.paper.readings import AS_PRINTED, WATCH, Reading
@@ -56,13 +56,19 @@ def run_together(asked: Mapping[Key, Asked]) -> dict[Key, dict[str, Outcome]]:
     walked side by side, whoever asked for them.
     """
     found: dict[Key, dict[str, Outcome]] = {key: {} for key in asked}
-    walks = [(key, one) for key, ask in asked.items() for one in _walks(ask)]
-    batches: dict[Hashable, list[tuple[Key, _Walks]]] = {}
-    for place, (key, one) in enumerate(walks):
-        batches.setdefault(place if one.kind is None else one.kind, []).append((key, one))
-    for batch in batches.values():
-        for (key, _), outcomes in zip(batch, _walk([one for _, one in batch]), strict=True):
-            found[key] |= outcomes
+    waiting: dict[Hashable, list[tuple[Key, _Walks]]] = {}
+    for key, ask in asked.items():
+        for methods, rate in _groups(ask):
+            walks = _Walks(ask, methods, rate)
+            if walks.kind is None:
+                found[key] |= _walk_alone(walks)
+            else:
+                waiting.setdefault(walks.kind, []).append((key, walks))
+    for alike in waiting.values():
+        for start in range(0, len(alike), MOST_LANES):
+            some = alike[start : start + MOST_LANES]
+            for (key, _), outcomes in zip(some, _walk_together([walks for _, walks in some]), strict=True):
+                found[key] |= outcomes
     for key, ask in asked.items():
         for method in ask.methods:
             if method.schedule is None:
@@ -99,10 +105,10 @@ class _Walks:
                 estimator.add(orders[skip:], marginals[skip:])
         self._seen += len(orders)
 
-    def outcomes(self, began: float, place: int, among: int) -> dict[str, Outcome]:
-        """What the methods found, of a run at this place among those that were walked; its time is its share."""
+    def outcomes(self, began: float, longest: float, among: int = 1) -> dict[str, Outcome]:
+        """What the methods found, and at which cost; the time since `began` was shared by so many runs."""
         ask, run = self._ask, self.lane.run
-        seen = seen_cost(self._methods[0], ask.problem.n, ask.k, ask.epsilon, ask.reading, place)
+        seen = seen_cost(self._methods[0], ask.problem.n, ask.k, ask.epsilon, ask.reading, longest)
         cost = {**cost_of(run.choice.spent, run.choice.learning_rate, began), **seen}
         cost["seconds"] /= among
         return {
@@ -111,8 +117,8 @@ class _Walks:
         }
 
 
-def _walks(ask: Asked) -> list[_Walks]:
-    """The runs that are to be walked for what is asked."""
+def _groups(ask: Asked) -> list[tuple[list[Method], float]]:
+    """Methods that can share their walks, and their learning rate."""
     walked = [one for one in ask.methods if one.schedule is not None]
     rates = {
         noise: paper_rate(noise, ask.problem, ask.k, ask.epsilon, **ask.settings)
@@ -125,17 +131,20 @@ def _walks(ask: Asked) -> list[_Walks]:
             groups.append([method])
         else:
             same.append(method)
-    return [_Walks(ask, group, rates[group[0].noise]) for group in groups]
+    return [(group, rates[group[0].noise]) for group in groups]
 
 
-def _walk(walks: Sequence[_Walks]) -> list[dict[str, Outcome]]:
-    """Walk one run, or several of a kind; return what each was walked for."""
+def _walk_alone(walks: _Walks) -> dict[str, Outcome]:
+    """Walk one run; return what it was walked for."""
+    began, run = time.perf_counter(), walks.lane.run
+    WATCH.start()
+    with run.settings.engine.threading():
+        run.walks().run(silent, run.evaluate, walks.lane.add)
+    return walks.outcomes(began, WATCH.longest())
+
+
+def _walk_together(walks: Sequence[_Walks]) -> list[dict[str, Outcome]]:
+    """Walk runs of a kind side by side; return what each was walked for."""
     began = time.perf_counter()
-    if walks[0].kind is not None:
-        walk_abreast([one.lane for one in walks])
-    else:
-        run = walks[0].lane.run
-        WATCH.start()
-        with run.settings.engine.threading():
-            run.walks().run(silent, run.evaluate, walks[0].lane.add)
-    return [one.outcomes(began, place, len(walks)) for place, one in enumerate(walks)]
+    longest = walk_abreast([one.lane for one in walks])
+    return [one.outcomes(began, length, len(walks)) for one, length in zip(walks, longest, strict=True)]
