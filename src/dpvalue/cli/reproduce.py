@@ -33,10 +33,12 @@ def reproduce(
         from dpvalue_experiments.paper.trials import Scale, make_page, stored_trials
 
         if list_ or not names:
+            width = max(map(len, EXPERIMENTS))
             for experiment in EXPERIMENTS.values():
                 data = [name for name in experiment.data if not is_embedded(name)]
                 needs = ", ".join([*data, *experiment.weights]) or "nothing"
-                out.print(f"{experiment.name:<24}{experiment.minutes:>9} min  needs {needs:<18} {experiment.title}")
+                took = f"{experiment.minutes:>9} min"
+                out.print(f"{experiment.name:<{width}}{took}  needs {needs:<18} {experiment.title}")
             for group, members in GROUPS.items():
                 out.print(f"{group}: {'everything' if group == 'all' else ', '.join(members)}")
             return
