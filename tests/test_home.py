@@ -95,6 +95,33 @@ def test_the_policy_decides(files: Files) -> None:
     files.agent("north", replace(OPEN, limits=Limits(units=90))).answer(job.to_bytes())
 
 
+def test_a_signature_that_is_taken_off_gains_nothing(files: Files) -> None:
+    """A policy knows its coordinators or answers anybody; no job has a better chance without its signature."""
+    office, lab, job = Key.new(), Key.new(), files.job()
+    known = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public),))
+    for forbidden in (known, replace(known, protection=Protection(epsilon=0.9))):
+        for content in (job.to_bytes(lab), job.to_bytes()):
+            assert refused(lambda: files.agent("north", forbidden).answer(content)) == texts.UNKNOWN  # noqa: B023
+    with pytest.raises(dpv.DpvalueError, match="must not name coordinators and say unsigned = true"):
+        replace(known, unsigned=True)
+    agent = files.agent("north", OPEN)
+    signed = Release.from_bytes(agent.answer(job.to_bytes(lab)))
+    assert Release.from_bytes(agent.answer(job.to_bytes())).digest == signed.digest
+    assert [entry.purpose.split()[0] for entry in files.ledger("north").entries()] == ["unsigned"]
+    small = files.agent("north", replace(OPEN, protection=Protection(epsilon=0.9)))
+    assert refused(lambda: small.answer(job.to_bytes(lab))) == texts.FORBIDDEN
+    assert refused(lambda: small.answer(job.to_bytes())) == texts.FORBIDDEN
+    _, rounds = simulated(files, **ROUNDS)
+    content, asked = rounds.to_bytes(lab), Request(rounds.digest, 0, *_first(rounds, files.sizes["west"]))
+    west = replace(files.agent("west", OPEN), ledger=None, simulation=True)
+    assert west.answer(content, asked.to_bytes()) == west.answer(rounds.to_bytes(), asked.to_bytes(office))
+
+
+def _first(job: Job, units: int) -> tuple[torch.Tensor, torch.Tensor | None]:
+    own = job.first(units)
+    return own.points, own.shares
+
+
 def test_budgets_are_for_each_coordinator_and_for_all(files: Files) -> None:
     office, lab = Key.new(), Key.new()
     policy = Policy(
@@ -300,6 +327,15 @@ name = "logistic"
         2 * f'[[coordinators]]\nname = "a"\nkey = "{key}"\n': "a name of their own",
         'unsigned = true\n[[models]]\nname = "x"\nfactory = "os:system"': "needs the digest of its model",
         "unsigned =": "cannot be read as TOML",
+        f'unsigned = true\n[[coordinators]]\nname = "a"\nkey = "{key}"': "must not name coordinators and say unsigned",
+        "unsigned = true\n[protection]\ndelta = false": "protection.delta must be above 0 and below 1, got False",
+        "unsigned = true\n[protection]\ndelta = 0": "protection.delta must be above 0 and below 1, got 0",
+        "unsigned = true\n[protection]\nepsilon = true": "protection.epsilon must be a positive number, got True",
+        "unsigned = true\n[protection]\nparties_per_person = true": "must be a whole number of at least 1, got True",
+        "unsigned = true\n[limits]\ntick = 1e-320": "limits.tick must be from 0.001 to 86400 seconds",
+        "unsigned = true\n[limits]\ntick = 86401": "limits.tick must be from 0.001 to 86400 seconds",
+        "unsigned = true\n[limits]\nunits = 0": "limits.units must be a whole number of at least 1, got 0",
+        f"unsigned = true\n[limits]\nrounds = {2**63}": r"limits.rounds must be a whole number below 2\^63",
     }.items():
         path.write_text(text)
         with pytest.raises(dpv.DpvalueError, match=why):

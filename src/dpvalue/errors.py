@@ -5,6 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
+from reprlib import repr as short
+
+LARGEST_WHOLE = 2**63 - 1
+"""No count of anything is larger, and arithmetic on tensors holds no larger number."""
 
 
 class DpvalueError(ValueError):
@@ -54,6 +58,8 @@ def require_positive(name: str, value: float) -> None:
 
 
 def require_count(name: str, value: int, least: int = 1) -> None:
-    """Raise unless `value` is a whole number of at least `least`."""
+    """Raise unless `value` is a whole number of at least `least` that fits int64."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise DpvalueError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    if value > LARGEST_WHOLE:
+        raise DpvalueError(f"{name} must be a whole number below 2^63, got {short(value)}")

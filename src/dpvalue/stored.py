@@ -14,7 +14,7 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from dpvalue.errors import DpvalueError
+from dpvalue.errors import LARGEST_WHOLE, DpvalueError
 
 Check = Callable[[str, Any], None]
 Kind = TypeVar("Kind")
@@ -168,7 +168,19 @@ def is_number(found: Any) -> bool:
 
 
 def _is_whole(found: Any) -> bool:
-    return isinstance(found, int) and is_number(found)
+    return isinstance(found, int) and not isinstance(found, bool)
+
+
+def _count(least: int) -> Check:
+    """A check for a whole number that fits int64."""
+    large = must_be("a whole number below 2^63", lambda found: found <= LARGEST_WHOLE)
+    count = must_be(f"a whole number of at least {least}", lambda found: _is_whole(found) and found >= least)
+
+    def check(name: str, found: Any) -> None:
+        count(name, found)
+        large(name, found)
+
+    return check
 
 
 LIST = must_be("a list", lambda found: isinstance(found, list))
@@ -178,8 +190,8 @@ FLAG = must_be("true or false", lambda found: isinstance(found, bool))
 NUMBER = must_be("a number", is_number)
 ANY_NUMBER = must_be("a number, or not a number", lambda found: is_number(found) or isinstance(found, float))
 POSITIVE = must_be("a positive number", lambda found: is_number(found) and found > 0)
-WHOLE = must_be("a whole number of at least 0", lambda found: _is_whole(found) and found >= 0)
-COUNT = must_be("a whole number of at least 1", lambda found: _is_whole(found) and found >= 1)
+WHOLE = _count(0)
+COUNT = _count(1)
 _PLAIN: dict[Any, Check] = {str: TEXT, bool: FLAG, float: NUMBER, int: WHOLE}
 
 

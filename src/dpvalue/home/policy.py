@@ -15,9 +15,10 @@ from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
 from dpvalue.sealing import require_public
-from dpvalue.stored import COUNT, POSITIVE, must_be, parse, read, read_text
+from dpvalue.stored import COUNT, POSITIVE, is_number, must_be, parse, read, read_text
 
-_BUDGET = must_be("at least 0 and below 1", lambda found: isinstance(found, int | float) and 0 <= found < 1)
+_DELTA = must_be("above 0 and below 1", lambda found: is_number(found) and 0 < found < 1)
+_SECONDS = must_be("from 0.001 to 86400 seconds", lambda found: is_number(found) and 1e-3 <= found <= 86_400)
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Protection:
     unit: str = "record"
     neighbours: str = "zero_out"
     epsilon: Annotated[float, POSITIVE] = 1.0
-    delta: Annotated[float, _BUDGET] = 5e-5
+    delta: Annotated[float, _DELTA] = 5e-5
     laws: tuple[str, ...] = ("gaussian", "laplace")
     person: str | None = None
     parties_per_person: Annotated[int, COUNT] = 1
@@ -60,14 +61,14 @@ class Limits:
         points: models in one request.
         numbers: in one release.
         units: the least number of its records (or persons) with which the party answers at all.
-        tick: seconds; over a network an answer leaves at a multiple of them.
+        tick: seconds, from 0.001 to a day; over a network an answer leaves at a multiple of them.
     """
 
     rounds: Annotated[int, COUNT] = 10
     points: Annotated[int, COUNT] = 1000
     numbers: Annotated[int, COUNT] = 100_000
-    units: int = 1
-    tick: Annotated[float, POSITIVE] = 5.0
+    units: Annotated[int, COUNT] = 1
+    tick: Annotated[float, _SECONDS] = 5.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class Policy:
         protection: what is protected.
         limits: how much a job may ask for.
         coordinators: who may ask.
-        unsigned: whether jobs that nobody signed are answered, as they come by file.
+        unsigned: whether any job is answered, signed or not, as they come by file. A signature changes nothing
+            then, and all jobs are charged to one asker; no coordinators are named beside it.
         models: which may be asked about.
         columns: which columns of the file may be read as features or target; None: all that a job names.
     """
@@ -143,6 +145,11 @@ class Policy:
                 raise DpvalueError(f"coordinators must each have a {what} of their own")
         if not self.coordinators and not self.unsigned:
             raise DpvalueError("a policy must name coordinators, or say unsigned = true")
+        if self.coordinators and self.unsigned:
+            raise DpvalueError(
+                "a policy must not name coordinators and say unsigned = true: whoever is refused would take off the "
+                "signature"
+            )
 
     @staticmethod
     def of_ledger(budget: Privacy, person: str | None) -> Policy:
@@ -154,10 +161,10 @@ class Policy:
         return Policy(protection, unsigned=True)
 
     def coordinator(self, key: str | None) -> Coordinator | None:
-        """Return who has a key; None for an unsigned job, where that is allowed. Raises for anybody else."""
-        known = {coordinator.key: coordinator for coordinator in self.coordinators}
-        if key is None and self.unsigned:
+        """Return who has a key; None where the policy answers anybody. Raises for an asker whom it does not know."""
+        if self.unsigned:
             return None
+        known = {coordinator.key: coordinator for coordinator in self.coordinators}
         if key not in known:
             raise DpvalueError("the job is not signed" if key is None else f"{key} is no coordinator of the policy")
         return known[key]

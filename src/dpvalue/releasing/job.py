@@ -420,6 +420,10 @@ class Release(_Crossing):
     units: int
     numbers: Tensor
 
+    def __post_init__(self) -> None:
+        require_count("round", self.round, least=0)
+        require_count("units", self.units, least=0)
+
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         header = {name: getattr(self, name) for name in ("job", "request", "round", "party", "units")}
