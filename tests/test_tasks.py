@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.valuation.tasks import addition_curve, rank_stability, removal_curve, retraining_curve
+from dpvalue.tasks import addition_curve, rank_stability, removal_curve, retraining_curve
 
 from .data import Arrays, flipped_breast_cancer
 

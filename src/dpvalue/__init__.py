@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpvalue import privacy
+    from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
     from dpvalue.auditing.audit import audit
     from dpvalue.auditing.audit_page import Audit
     from dpvalue.auditing.membership import MembershipAttack, membership_attack
@@ -16,20 +16,17 @@ if TYPE_CHECKING:
     from dpvalue.data.utility import Utility
     from dpvalue.engine import Engine, Local
     from dpvalue.errors import BudgetExceeded, DpvalueError
-    from dpvalue.planning import detection
     from dpvalue.planning.settings import Settings
     from dpvalue.privacy import Guarantee, Ledger, Privacy
     from dpvalue.releasing.job import Job, Release, Request
     from dpvalue.releasing.party import Party
     from dpvalue.releasing.projection import Projection
     from dpvalue.releasing.schedule import Schedule
-    from dpvalue.server import baselines
     from dpvalue.server.learning import Learned, federated
     from dpvalue.server.plan import plan
     from dpvalue.server.plan_page import Plan
     from dpvalue.server.value import release, value
     from dpvalue.study.combining import combine
-    from dpvalue.valuation import diagnostics, games, tasks
     from dpvalue.valuation.comparison import Comparison
     from dpvalue.valuation.loading import load
     from dpvalue.valuation.payouts import Shares
@@ -76,24 +73,13 @@ _HOMES = {
     "dpvalue.valuation.verdict": ("Verdict",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
-_MODULES = {
-    "baselines": "dpvalue.server.baselines",
-    "detection": "dpvalue.planning.detection",
-    "diagnostics": "dpvalue.valuation.diagnostics",
-    "games": "dpvalue.valuation.games",
-    "privacy": "dpvalue.privacy",
-    "tasks": "dpvalue.valuation.tasks",
-}
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name when it is first asked for."""
-    if name in _MODULES:
-        found: Any = import_module(_MODULES[name])
-    elif name in _HOME:
-        found = getattr(import_module(_HOME[name]), name)
-    else:
+    """Import a name when it is first used; what has no home in `_HOMES` is a module."""
+    if name not in __all__:
         raise AttributeError(f"module 'dpvalue' has no attribute {name!r}")
+    found: Any = getattr(import_module(_HOME[name]), name) if name in _HOME else import_module(f"dpvalue.{name}")
     globals()[name] = found
     return found
 

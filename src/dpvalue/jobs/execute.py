@@ -35,8 +35,7 @@ from dpvalue.server.value import release_prepared, value_prepared
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import semivalues as kinds_of
 from dpvalue.valuation.table import Table
-from dpvalue.valuation.tasks import Curve, retraining_curve
-from dpvalue.valuation.tasks.curves import ORDERS
+from dpvalue.valuation.tasks.curves import ORDERS, Curve, retraining_curve
 
 _NOTHING = "nothing was written"
 

@@ -30,8 +30,7 @@ from dpvalue.valuation.loading import load
 from dpvalue.valuation.payouts import is_payable
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
-from dpvalue.valuation.tasks import Curve, addition_curve, removal_curve
-from dpvalue.valuation.tasks.curves import ORDERS
+from dpvalue.valuation.tasks.curves import ORDERS, Curve, addition_curve, removal_curve
 
 _BEFORE_RECORD = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
 _CSV_ROWS = 2**16

@@ -16,7 +16,7 @@ from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Reco
 from dpvalue.server.plan_page import Plan
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table
-from dpvalue.valuation.tasks import Curve
+from dpvalue.valuation.tasks.curves import Curve
 
 
 def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Record:

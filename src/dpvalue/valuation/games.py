@@ -25,8 +25,6 @@ from dpvalue.valuation.estimates import Estimate, Estimator, exact_estimate
 from dpvalue.valuation.semivalues import Semivalue
 from dpvalue.valuation.semivalues import semivalue as semivalue_of
 
-__all__ = ["Estimate", "FunctionGame", "Game", "ListedGame", "Semivalue", "value_game"]
-
 MOST_PLAYERS_ENUMERATED = 16
 _MOST_CELLS = 2**24  # coalitions x players that a game is asked about at once, a byte each
 
