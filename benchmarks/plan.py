@@ -272,7 +272,8 @@ def cost_rows(case: Cost) -> tuple[Any, Any]:
 def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
     """Return what the plan states and what the run takes, in this process."""
     import dpvalue as dpv
-    from dpvalue.server.costs import peak_bytes
+    from dpvalue.server.plan import plan_sizes
+    from dpvalue_experiments.bench.machine import peak_bytes
 
     X, y = cost_rows(case)
     site = np.arange(case.rows) % case.groups if case.groups else None
@@ -302,8 +303,10 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         with reporting(False) as tell:
             done = execute(job, planned, folder / "out", tell)
         seconds, walks = time.perf_counter() - began, done.result.walks
-        assert planned.costs.seconds is not None
-        stated, most = planned.costs.seconds
+        assert planned.prepared is not None
+        taken = plan_sizes(job.utility, job.settings, planned.prepared.sizes, timed=True).costs
+        assert taken.seconds is not None
+        stated, most = taken.seconds
     else:
         settings: dict[str, Any] = {
             "privacy": dpv.Privacy(2.0, unit=unit), "schedule": case.schedule, "permutations": case.permutations,
@@ -313,9 +316,12 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         began = time.perf_counter()
         walks = dpv.value(private, public, progress=False, **settings).walks
         seconds = time.perf_counter() - began
-        assert planned.costs.seconds is not None
-        assert planned.costs.value_seconds is not None
-        stated, most = planned.costs.value_seconds, planned.costs.seconds[1]
+        assert planned.prepared is not None
+        at = planned.prepared.at
+        taken = plan_sizes(planned.prepared.utility, at.settings, planned.prepared.sizes, timed=True).costs
+        assert taken.seconds is not None
+        assert taken.value_seconds is not None
+        stated, most = taken.value_seconds, taken.seconds[1]
     assert planned.costs.memory_bytes is not None
     return {
         "name": case.name, "stated_s": stated, "at_most_s": most, "measured_s": seconds, "walks": walks,

@@ -51,7 +51,6 @@ from dpvalue.planning.choice import choose
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
-from dpvalue.server.costs import Costs
 from dpvalue.valuation import table as table_module
 from dpvalue.valuation.refit import Refitting
 
@@ -383,10 +382,10 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
     release, clip = Contributions.release, Contributions._clip
     with_data = plan_module._with_data
 
-    def planned(utility: Any, settings: dpv.Settings, sizes: Any, units: Any, auc: Any) -> Any:
+    def planned(utility: Any, settings: dpv.Settings, sizes: Any, units: Any, *more: Any) -> Any:
         key = ("plan", sizes.tobytes(), units.tobytes(), repr(settings.privacy), str(settings.schedule))
         if key not in memo:
-            memo[key] = with_data(utility, settings, sizes, units, auc)
+            memo[key] = with_data(utility, settings, sizes, units, *more)
         return memo[key]
 
     def released(self: Contributions, clipped: Tensor, noise: Tensor | None, who: Tensor, grid: Any) -> Tensor:
@@ -426,7 +425,6 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", planned),
         mock.patch.object(table_module, "Refitting", refitting),
-        mock.patch.object(plan_module, "costs", return_value=Costs(2**10, 2**20, (1.0, 2.0), 1.0)),  # measured
     ):
         yield noted
 

@@ -270,9 +270,9 @@ def test_the_walks_that_a_tolerance_needs_are_foreseen() -> None:
 
 @pytest.mark.slow
 def test_time_and_memory_are_stated_for_every_schedule() -> None:
-    train_rows, test = classification(40)
+    _, test = classification(40)
     for schedule in ("replay", "running-mean", "independent", "lagged"):
-        planned = dpv.plan(train_rows, test, schedule=schedule, permutations=100)
+        planned = dpv.plan(40, test, schedule=schedule, permutations=100)
         assert planned.costs.seconds is not None
         assert planned.costs.value_seconds is not None
         assert 0 < planned.costs.value_seconds < planned.costs.seconds[0] <= planned.costs.seconds[1]

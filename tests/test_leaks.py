@@ -131,8 +131,7 @@ def screening(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> 
 
 def planned(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
     given = dict(given)
-    plan = dpv.plan(given.pop("parties"), TEST, **given)
-    return replace(plan, costs=replace(plan.costs, seconds=None, value_seconds=None, memory_bytes=None))
+    return dpv.plan(given.pop("parties"), TEST, **given)
 
 
 def audited(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
@@ -147,7 +146,7 @@ def wrapped(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> An
 
 
 def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:
-    """All of `dpvalue run`: every file of its folder, but for the time that public rows take."""
+    """All of `dpvalue run`: every file of its folder."""
     X, y = given["parties"]
     names = [f"f{i}" for i in range(X.shape[1])]
     train = pd.DataFrame(X, columns=names).assign(label=y, site=GROUPS, who=PERSONS)
@@ -162,10 +161,9 @@ def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) ->
     job = open_job(config)
     done = execute(job, job.plan(), folder / "results", settings["progress"])
     assert done.record.plan is not None
-    record = replace(done.record, plan=replace(done.record.plan, text=""))
     files = sorted(file.name for file in (folder / "results").iterdir())
     kept = [(folder / "results" / name).read_text() for name in ("values.csv",)]
-    return str(record).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")
+    return str(done.record).replace(str(folder), ""), str(files), str(kept), repr(job).replace(str(folder), "")
 
 
 def failing(**wrong: Any) -> Entry:

@@ -153,8 +153,6 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
     assert planned.costs.table_bytes == table.rows.numel() * 4
     assert (planned.costs.memory_bytes or 0) > 5 * table.rows.numel() * 4
-    assert planned.costs.seconds is not None
-    assert 0 < planned.costs.seconds[0] <= planned.costs.seconds[1]
     assert planned.efficiency == pytest.approx((planned.expected_auc or 0) / 0.3808 - 0.5 / 0.3808, abs=1e-3)
     assert "Laplace (chosen)" in str(planned)
     assert "can work" in planned.advice

@@ -53,7 +53,6 @@ def test_the_plan_says_what_agreement_to_expect() -> None:
     assert f"(sizes alone {made.expected.sizes:.2f})" in page
     assert made.advice.startswith("epsilon = 50 per record can work.")
     assert not made.cannot_work
-    assert made.costs.seconds is not None
 
 
 @pytest.mark.slow

@@ -27,8 +27,10 @@ from dpvalue.report import report_page
 from dpvalue.report.bars import Bar, bars
 from dpvalue.report.charts import Line, _ticks, histogram, line_chart
 from dpvalue.report.record import Record
+from dpvalue.spreadsheet import cell_of, escaped, name_of
 
 from .data import regression
+from .test_spreadsheet import NAMES
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 needs_browser = pytest.mark.skipif(
@@ -60,7 +62,8 @@ def page() -> str:
 
 def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
-    assert "http" not in re.sub(r"<!doctype.*?>", "", page)
+    assert "http" not in re.sub(r"<!doctype.*?>|http-equiv", "", page)
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", page)  # the policy would not let it
     assert "<b>x" not in page  # a name is no markup
     assert page.count("<svg id=") == 4
     for text in ("Guarantee", "epsilon = 3", "Finding the known answer", "What the budget allows", "DP noise"):
@@ -130,7 +133,7 @@ def test_bars_stand_where_values_are() -> None:
 
 @needs_browser
 def test_the_table_can_be_saved(browser: Any, few: str, tmp_path: Path) -> None:
-    """As values.csv holds it, but that no name is a formula."""
+    """As values.csv holds it: no name is a formula."""
     show(browser, few, tmp_path)
     browser.execute_script("URL.createObjectURL = (file) => { window.saved = file; return 'data:,'; };")
     browser.find_element("id", "save").click()
@@ -141,8 +144,41 @@ def test_the_table_can_be_saved(browser: Any, few: str, tmp_path: Path) -> None:
     assert saved["rank"].tolist() == [1, 2, 3, 4, 5, 6]
     expected = {"Charité", "'=cmd|'x'!A1", "north & south", 'a "b" c', "</script><b>x", "bad, labels"}
     assert set(saved["party"]) == expected
-    assert [row[0] for row in rows(browser)] == [name.removeprefix("'") for name in saved["party"]]  # the best first
+    assert [row[0] for row in rows(browser)] == [name_of(name) for name in saved["party"]]  # the best first
+    script = next(script for script in re.findall(r"<script>(.*?)</script>", few, re.DOTALL))
+    same = re.search(r"formula = (/.*/)\.test", script)
+    assert same
+    judged = browser.execute_script(
+        f"return arguments[0].map((name) => {same[1]}.test(name))", list(map(escaped, NAMES))
+    )
+    assert judged == [str(cell_of(name)) != escaped(name) for name in NAMES]
     assert browser.get_log("browser") == []
+
+
+INTRUDE = """
+const [done] = arguments, blocked = [];
+document.addEventListener("securitypolicyviolation", (event) => blocked.push(event.effectiveDirective));
+const add = (tag, what) => document.body.append(Object.assign(document.createElement(tag), what));
+add("script", { textContent: "window.intruded = 1" });
+add("img", { src: "x.png" });
+add("style", { textContent: "h1 { color: red }" });
+document.querySelector("h1").setAttribute("onclick", "window.intruded = 2");
+document.querySelector("h1").click();
+fetch("x.json").catch(() => 0);
+setTimeout(() => done([blocked, window.intruded || 0, getComputedStyle(document.querySelector("h1")).color]), 300);
+"""
+
+
+@needs_browser
+def test_a_browser_runs_nothing_else_on_the_page(browser: Any, few: str, tmp_path: Path) -> None:
+    """Its own style and script work, as the other tests see; whatever got into it would not."""
+    show(browser, few, tmp_path)
+    assert browser.get_log("browser") == []
+    blocked, intruded, colour = browser.execute_async_script(INTRUDE)
+    wanted = {"script-src-elem", "script-src-attr", "img-src", "style-src-elem", "connect-src"}
+    assert set(blocked) >= wanted - {"connect-src"}
+    assert (intruded, colour) == (0, browser.execute_script("return getComputedStyle(document.body).color"))
+    assert all("Content Security Policy" in entry["message"] for entry in browser.get_log("browser"))
 
 
 @needs_browser

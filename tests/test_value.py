@@ -212,7 +212,7 @@ def test_a_run_that_cannot_fit_says_so_before_it_starts(monkeypatch: pytest.Monk
     dpv.value(train, test, **FIXED)
     monkeypatch.setattr(dpv.Local, "free_bytes", lambda self: needed - 1)
     seen: list[str] = []
-    with pytest.raises(dpv.DpvalueError, match=r"20 parties x 15 parameters .* are free on cpu: use a model"):
+    with pytest.raises(dpv.DpvalueError, match=r"20 parties x 15 parameters .* more than is free on cpu: use a model"):
         dpv.value(train, test, **{**FIXED, "progress": lambda *event: seen.append(event[0])})
     assert not seen
 

@@ -105,12 +105,15 @@ class Local:
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
 
     def require_room(self, parties: int, size: int) -> None:
-        """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot."""
+        """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot.
+
+        How much is free is not told: private rows may be in this process's memory.
+        """
         needed, free = TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
         if free is not None and needed > free:
             raise DpvalueError(
                 f"{parties} parties x {size} parameters in {self.dtype} need about {needed / 1e9:.3g} GB for the table "
-                f"and the sums it is made from, but {free / 1e9:.3g} GB are free on {self.torch_device}: "
+                f"and the sums it is made from, more than is free on {self.torch_device}: "
                 "use a model with fewer parameters, fewer parties (groups=), or float32"
             )
 

@@ -25,6 +25,7 @@ from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.report.record import Record
+from dpvalue.spreadsheet import cell_of, name_of
 from dpvalue.stored import parse_json, read_text
 from dpvalue.valuation.loading import load
 from dpvalue.valuation.payouts import is_payable
@@ -80,7 +81,7 @@ def require_writable(folder: Path, parties: int) -> None:
     needed = _ROOM + parties * _ROOM_PER_PARTY
     if free < needed:
         raise DpvalueError(
-            f"{folder} has {free / 1e6:.3g} MB of room left on its disk, and results may need {needed / 1e6:.3g}"
+            f"{folder} has less room left on its disk than the {needed / 1e6:.3g} MB that results may need"
         )
 
 
@@ -155,12 +156,21 @@ def keep_values(folder: Path, record: Record, values: pd.DataFrame) -> None:
 
 
 def _as_csv(values: pd.DataFrame) -> Iterator[bytes]:
-    """A frame as CSV, piece by piece; whole numbers without gaps are written as such, which is faster."""
+    """A frame as CSV, piece by piece: no name is a formula. Whole numbers without gaps stay such, which is faster."""
     whole = [name for name in values if str(values[name].dtype) == "Int64" and not values[name].hasnans]
-    values = values.astype(dict.fromkeys(whole, np.int64))
+    parties = values["party"]
+    cells = parties if pd.api.types.is_numeric_dtype(parties.dtype) else [cell_of(party) for party in parties]
+    values = values.astype(dict.fromkeys(whole, np.int64)).assign(party=cells)
     yield values[:0].to_csv(index=False).encode()
     for first in range(0, len(values), _CSV_ROWS):
         yield values[first : first + _CSV_ROWS].to_csv(index=False, header=False).encode()
+
+
+def read_values(file: Path) -> pd.DataFrame:
+    """Return what a values.csv holds, with the names of parties as they were."""
+    gaps = {name: [""] for name in pd.read_csv(file, nrows=0).columns if name != "party"}  # a party may be called NA
+    frame = pd.read_csv(file, low_memory=False, dtype={"party": str}, keep_default_na=False, na_values=gaps)
+    return frame.assign(party=[name_of(cell) for cell in frame["party"]]) if "party" in frame else frame
 
 
 def write_page(folder: Path, record: Record, values: pd.DataFrame) -> Path:
@@ -202,7 +212,7 @@ class Folder:
             if self.record.values is None:
                 raise DpvalueError("values must be there where values.csv is, got null")
         with _damage(file):
-            frame = pd.read_csv(file, low_memory=False)
+            frame = read_values(file)
             _check_frame(frame, self.record.values.semivalues)
         return frame
 

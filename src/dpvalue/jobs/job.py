@@ -29,7 +29,7 @@ from dpvalue.jobs.owners import Owners, can_be_moved, look
 from dpvalue.models import CLASSIFICATION
 from dpvalue.planning.settings import Settings
 from dpvalue.progress import Progress, silent
-from dpvalue.server.plan import plan
+from dpvalue.server.plan import plan_sizes
 from dpvalue.server.plan_page import Plan
 from dpvalue.server.run import Prepared, prepare
 
@@ -98,7 +98,8 @@ class Job(PublicSide):
         """Return what the run would spend and could reach; it keeps what was chosen."""
         if self.config.privacy is None:
             raise DpvalueError("a run without privacy spends nothing, so there is nothing to plan")
-        return plan(self._sizes(), self.utility, self.settings)
+        counts = self._sizes().counts(self.config.privacy)
+        return plan_sizes(self.utility, self.settings, counts, timed=False)  # private files have been opened
 
     def prepare(self) -> Prepared:
         """Return the run with every setting chosen, where there was no plan."""

@@ -236,7 +236,7 @@ class Ledger:
 
     def _append(self, database: sqlite3.Connection, entries: list[Entry], cells: tuple[Any, ...], made: bytes) -> str:
         """Write an entry; return the head of the chain with it."""
-        row = len(entries) + 1, *cells, datetime.now(UTC).isoformat()
+        row = len(entries) + 1, *cells, datetime.now(UTC).date().isoformat()
         digest = _digest(entries[-1].digest if entries else _start(self.terms), row, made)
         pieces = [made[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(made), _MOST_BYTES)]
         database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, made[:_MOST_BYTES], digest))

@@ -15,7 +15,7 @@ from dpvalue.report.bars import Bar, bars
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
-from dpvalue.report.text import safe
+from dpvalue.report.text import policy, safe
 from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
 from dpvalue.valuation.intervals import MOST_NAMED
@@ -48,17 +48,17 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
         _repeat(record),
     ]
     assets = files("dpvalue.report")
-    style, script = ((assets / name).read_text(encoding="utf-8") for name in ("style.css", "table.js"))
+    style, script = (f"\n{(assets / name).read_text(encoding='utf-8')}" for name in ("style.css", "table.js"))
     title = f"Data values of {len(values)} parties"
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <link rel="icon" href="data:,">
 <title>{safe(title)}</title>
-<style>
-{style}</style>
+<style>{style}</style>
 </head>
 <body>
 <main>
@@ -67,8 +67,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 {"".join(section for section in sections if section)}
 </main>
 <script type="application/json" id="rows">{table_data(values, columns)}</script>
-<script>
-{script}</script>
+<script>{script}</script>
 </body>
 </html>
 """
@@ -256,8 +255,10 @@ def _ceilings(record: Record) -> str:
         if plan.efficiency is not None:
             share = max(0.0, min(1.0, plan.efficiency))
             meter = (
-                f'<div class="meter" role="img" aria-label="{share:.0%} of what the budget allows"><i style="width:'
-                f'{share:.0%}"></i></div><p>{share:.0%} of the way from chance to the ceiling.</p>'
+                '<svg class="meter" viewBox="0 0 100 1" preserveAspectRatio="none" role="img">'
+                f"<title>{share:.0%} of what the budget allows</title>"
+                f'<rect width="{100 * share:.0f}" height="1"/></svg>'
+                f"<p>{share:.0%} of the way from chance to the ceiling.</p>"
             )
     rows.append(plan.advice)
     return f"<section><h2>What the budget allows</h2>{''.join(f'<p>{safe(row)}</p>' for row in rows)}{meter}</section>"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpvalue.printable import visible
 from dpvalue.report.text import safe
+from dpvalue.spreadsheet import escaped
 
 if TYPE_CHECKING:
     import pandas
@@ -77,7 +77,7 @@ def table_data(values: pandas.DataFrame, columns: list[Shown]) -> str:
 
 def _plain(cell: Any) -> Any:
     if isinstance(cell, str):
-        return visible(cell)
+        return escaped(cell)
     if isinstance(cell, bool):
         return cell
     number = float(cell)

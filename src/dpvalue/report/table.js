@@ -45,11 +45,12 @@
       else head.removeAttribute("aria-sort");
     });
   };
-  // A text that a spreadsheet would take for a formula gets an apostrophe: names come from the parties' files.
+  // As dpvalue/spreadsheet.py writes cells: a text that a spreadsheet would take for a formula gets an apostrophe.
   const cell = (value) => {
     if (value === null) return "";
     if (typeof value === "number") return String(value);
-    return `"${String(value).replace(/^(?=[=+\-@\t\r])/, "'").replaceAll('"', '""')}"`;
+    const formula = /^'*[\s\ufeff\u200b\u2060]*[=+\-@\uff1d\uff0b\uff0d\uff20]/.test(value);
+    return `"${formula ? "'" : ""}${value.replaceAll('"', '""')}"`;
   };
   const save = () => {
     const lines = [columns, ...rows].map((row) => row.map(cell).join(","));

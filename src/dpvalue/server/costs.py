@@ -1,7 +1,9 @@
-"""What a run takes, in seconds and bytes: pieces of it are done on public stand-ins, timed, and scaled up.
+"""What a run takes, in bytes and seconds. Bytes are computed from public sizes; seconds are measured, on public rows.
 
-Included is what `dpvalue run` does once it has started: choosing, reading and encoding rows, the releases with secure
-noise, the walks until the tolerance is met, the walks behind `noise_std`, curves and report.
+Nothing is measured of a process that has opened private data: its clock and its memory tell of that data. Seconds are
+therefore known only where the parties' sizes are given as numbers. Pieces of the run are then done on public stand-ins,
+timed, and scaled up. Included is what `dpvalue run` does once it has started: choosing, reading and encoding rows, the
+releases with secure noise, the walks until the tolerance is met, the walks behind `noise_std`, curves and report.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ _STAND_INS, _MOST_ROWS = 256, 4096
 _TRIAL_WALKS, _SEQUENTIAL_STAND_INS, _TRIAL_COALITIONS = 16, 32, 64
 _TIMES = 3  # the best counts: the machine may be busy with something else
 _CELL = 1e-6, 14.0  # seconds and bytes that reading and encoding a cell takes: a number as it is read, and in a tensor
+_PROCESS_BYTES = 4e8  # of Python with torch and pandas, and of trials on public rows
 _PARTY_BYTES = 300  # names, values and their intervals
 _PARTY_SECONDS = 2e-5  # the same in seconds: mostly values.csv
 
@@ -58,10 +61,10 @@ class Costs:
 
     Attributes:
         table_bytes: size of the table; None where neither a utility nor a number of parameters tells it.
-        memory_bytes: of the whole process of `dpvalue run` at its peak; without a utility, the table and the sums that
-            it is made from.
+        memory_bytes: of the whole process of `dpvalue run` at its peak, from public sizes; without a utility, the table
+            and the sums that it is made from.
         seconds: of `dpvalue run`, from choosing to the report: expected, and if all permutations are walked; None
-            without a utility, as for the next one.
+            without a utility, and where private data was opened before: nothing is measured then. So for the next one.
         value_seconds: of `dpvalue.value` alone, which makes no errors due to noise, curves or report: expected.
     """
 
@@ -71,10 +74,19 @@ class Costs:
     value_seconds: float | None = None
 
 
-def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
-    """Return what a run is expected to take, from trials on public rows.
+def stated_costs(at: Setting, choice: Choice) -> Costs:
+    """Return the bytes that a run is expected to take: a function of public sizes, with nothing measured."""
+    cells = float(at.sizes.sum()) * at.public.x[0].numel()
+    table = at.n * choice.model.size * choice.initial.element_size()
+    public = 2 * at.public.x.numel() * at.public.x.element_size()
+    return Costs(table, int(_PROCESS_BYTES + public + TABLES * table + cells * _CELL[1] + at.n * _PARTY_BYTES))
 
-    Formal guarantee: reads public rows and the parties' public sizes only.
+
+def timed_costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
+    """Return what a run is expected to take, with seconds from trials on public rows.
+
+    Formal guarantee: reads public rows and the parties' public sizes only. Its caller must not have opened private
+    data in this process, whose clock would tell of it.
     """
     n, most = at.n, at.settings.permutations
     trial = _Trial(at, choice)
@@ -100,19 +112,7 @@ def costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
         walks = most - choice.schedule.first_valued(most)
     again = walks if choice.surrogate is not None else min(walks, LEAST_WALKS)
     after = each * default_draws(n, 0) * again + n * _PARTY_SECONDS
-    table = n * choice.model.size * choice.initial.element_size()
-    memory = peak_bytes() + TABLES * table + cells * _CELL[1] + n * _PARTY_BYTES
-    return Costs(table, int(memory), (value + after, longest + after), value)
-
-
-def peak_bytes() -> int:
-    """Return the most memory that this process has had so far; 0 where it cannot be told."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return int(peak * (1 if sys.platform == "darwin" else 1024))
+    return replace(stated_costs(at, choice), seconds=(value + after, longest + after), value_seconds=value)
 
 
 class _Trial:

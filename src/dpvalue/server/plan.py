@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from math import sqrt
+from numbers import Integral
 from typing import Any, Unpack
 
 import numpy as np
@@ -26,7 +27,7 @@ from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.schedule import Schedule
-from dpvalue.server.costs import Costs, costs
+from dpvalue.server.costs import Costs, stated_costs, timed_costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
 from dpvalue.server.run import Prepared, open_setting
 
@@ -76,8 +77,24 @@ def plan(
     sizes, units = counts_of(parties, privacy, records, *labels)
     if utility is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
-    with asked.engine.threading():
-        return _with_data(as_utility(utility, *labels), asked, sizes, units, auc)
+    # Who hands over parties has opened their data: from then on nothing is measured.
+    return plan_sizes(as_utility(utility, *labels), asked, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
+
+
+def plan_sizes(
+    utility: Utility, settings: Settings, sizes: tuple[Ints, Ints], *, auc: float | None = None, timed: bool
+) -> Plan:
+    """Return the plan for parties of these public numbers of rows and of protected units.
+
+    Args:
+        utility: the public set.
+        settings: how the run is made.
+        sizes: the numbers of rows, and of units, of each party.
+        auc: a wanted AUC.
+        timed: measure how long the run takes, on public rows; only in a process that has opened no private data.
+    """
+    with settings.engine.threading():
+        return _with_data(utility, settings, *sizes, auc, timed)
 
 
 def _without_data(
@@ -132,11 +149,11 @@ def _without_data(
     return replace(made, advice=advice(made, works_at, None))
 
 
-def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None) -> Plan:
+def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None, timed: bool) -> Plan:
     at, encoding = open_setting(utility, settings, sizes, units)
     privacy = settings.privacy
     assert privacy is not None
-    began = time.perf_counter()
+    began = time.perf_counter() if timed else 0.0
     refits = plays_refit(at)
     if refits:
         _require_refit(privacy, auc)
@@ -150,7 +167,7 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
         expected = expected_at(at, privacy, rehearsal)  # all directions at a given norm: nothing had to be chosen
     else:
         expected = choice.expected
-    chosen_in = time.perf_counter() - began
+    taken = timed_costs(at, choice, time.perf_counter() - began) if timed else stated_costs(at, choice)
     spent = choice.spent
     assert spent.epsilon is not None
     assert spent.noise_multiplier is not None
@@ -166,7 +183,7 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
         projection=choice.projection,
         expected=expected,
         wanted=None if auc is None or rehearsal is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
-        costs=costs(at, choice, chosen_in),
+        costs=taken,
         prepared=Prepared(at, encoding, choice, utility),
     )
     works_at = other_unit = None

@@ -84,7 +84,7 @@ class Plan:
             as many, might have said. Of the refit game: how well its values are expected to agree with retraining.
             None without a utility.
         wanted: the AUC that was asked for, if any.
-        costs: memory, and with a utility time, timed on its rows.
+        costs: memory, from public sizes; and time, measured on the utility's rows where `parties` was a number.
         advice: whether the budget can work, and what would.
         prepared: what was chosen, with a utility; `release` and `value` go on from it.
     """

@@ -16,7 +16,7 @@ from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.jobs.job import PublicSide, open_public
 from dpvalue.releasing.job import Job
 from dpvalue.server.making import public_digest
-from dpvalue.server.plan import plan
+from dpvalue.server.plan import plan_sizes
 from dpvalue.server.plan_page import Plan
 from dpvalue.study.combining import engine_of
 
@@ -40,7 +40,7 @@ def make_study(config: RunConfig) -> Study:
     if config.schedule is not None and config.schedule != "replay":
         raise DpvalueError(f"schedule must be 'replay': a study is valued from its table, got {config.schedule!r}")
     public = open_public(config)
-    planned = plan(_stand_ins(config), public.utility, public.settings)
+    planned = plan_sizes(public.utility, public.settings, _stand_ins(config).counts(config.privacy), timed=True)
     assert planned.prepared is not None
     recipe = replace(config, test=Path(config.test).name).to_toml()
     return Study(public, planned, planned.prepared.job(target=config.target, recipe=recipe))

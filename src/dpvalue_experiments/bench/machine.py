@@ -47,6 +47,11 @@ def measure(work: Callable[[], Made], gpu: bool) -> Measured[Made]:
     return Measured(made, seconds, max(0, peak - before), cores)
 
 
+def peak_bytes() -> int:
+    """Return the most memory that this process has had so far."""
+    return _resident("VmHWM")
+
+
 def _resident(field: str) -> int:
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return int(line.split()[1]) * 1024
