@@ -174,7 +174,7 @@ def test_two_jobs_at_once_cannot_both_spend_what_a_coordinator_has_for_one(
 
 def test_a_ledger_that_cannot_be_held_alone_is_refused_in_a_fixed_text(files: Files) -> None:
     agent, path = files.agent("south"), files.ledger("south").path
-    path.with_name(f"{path.name}.lock").mkdir()
+    path.with_name(f".{path.name}.lock").mkdir()
     assert refused(lambda: agent.answer(files.job().to_bytes())) == texts.UNABLE
     assert files.ledger("south").entries() == []
 

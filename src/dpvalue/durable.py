@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+import secrets
+from collections.abc import Iterable
 from pathlib import Path
 
-from dpvalue.errors import DpvalueError
+OWNER_ALONE = 0o600
+"""The mode of files with keys or private content."""
+_AS_USUAL = 0o666  # less what the process's umask takes away
 
 
-def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
-    """Write a file, from what it holds or piece by piece; when this returns, it is on the disk."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_whole(path: Path, content: bytes | Iterable[bytes], mode: int = _AS_USUAL) -> None:
+    """Write a file, from what it holds or piece by piece; when this returns, it is on the disk.
+
+    Of several processes or threads that write the same path, each writes all of its own content; the last one stays.
+    The scratch file has a name that nobody can guess and is made anew: a link that stands there is not followed.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with scratch.open("wb") as file:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode), "wb") as file:
             file.writelines([content] if isinstance(content, bytes) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -23,19 +28,6 @@ def write_whole(path: Path, content: bytes | Iterable[bytes]) -> None:
     finally:
         scratch.unlink(missing_ok=True)
     _sync_folder(path.parent)
-
-
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold the only right to work with a file, among all processes and threads of this machine that ask for it here."""
-    beside = path.with_name(f"{path.name}.lock")
-    try:
-        file = beside.open("a")
-    except OSError as error:
-        raise DpvalueError(f"{beside} cannot be written: {error.strerror}") from None
-    with file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # given back when the file is closed, by a killed process too
-        yield
 
 
 def remains(folder: Path) -> list[Path]:

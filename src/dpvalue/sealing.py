@@ -7,13 +7,13 @@ of it is one line, `ed25519:...`, which they write into their policy or roster.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpvalue.archive import as_text, described
 from dpvalue.errors import DpvalueError
+from dpvalue.secret_files import require_secret, write_secret
 from dpvalue.stored import TEXT, fields, read_text
 
 if TYPE_CHECKING:
@@ -47,23 +47,17 @@ class Key:
 
     @classmethod
     def read(cls, path: str | Path) -> Key:
-        """Return the key of a file."""
+        """Return the key of a file; raises if others than its owner can read it."""
         text = read_text(Path(path)).strip()
         secret = text.removeprefix(_SECRET)
         if not text.startswith(_SECRET) or len(secret) != 64 or set(secret) - set("0123456789abcdef"):
             raise DpvalueError(f"{path} holds no key: dpvalue key new makes one")
+        require_secret(Path(path))
         return cls(bytes.fromhex(secret))
 
     def save(self, path: str | Path) -> None:
         """Write the key to a file of its own, which its owner alone can read."""
-        try:
-            handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        except FileExistsError:
-            raise DpvalueError(f"there is a file already at {str(path)!r}: a key is not written over") from None
-        except OSError as error:
-            raise DpvalueError(f"the key {str(path)!r} cannot be written: {error.strerror}") from None
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(f"{_SECRET}{self.secret.hex()}\n")
+        write_secret(Path(path), f"{_SECRET}{self.secret.hex()}\n".encode("ascii"))
 
     @property
     def public(self) -> str:

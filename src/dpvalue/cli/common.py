@@ -76,6 +76,11 @@ def failing_clearly() -> Iterator[None]:
         except DpvalueError as error:
             _complain("error", error)
             raise typer.Exit(2) from None
+        except OSError as error:
+            if error.filename is None:  # no file of the user's: a fault of ours
+                raise
+            _complain("error", f"{error.filename}: {error.strerror}")
+            raise typer.Exit(2) from None
 
 
 def _complain(kind: str, what: object) -> None:

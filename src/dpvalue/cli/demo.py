@@ -21,24 +21,32 @@ def demo(
     Example: dpvalue demo --epsilon 0.5
     """
     with failing_clearly():
-        from dpvalue.jobs.config import make_config
-        from dpvalue.jobs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
-        from dpvalue.jobs.folder import require_free
-        from dpvalue.jobs.job import open_job
+        from dpvalue.locks import held
         from dpvalue.privacy.budget import Privacy
 
         Privacy(epsilon)  # before anything is written
-        folder = out_ / "results"
-        require_free(folder, overwrite=True)
-        config = make_config({**write_demo(out_, seed), "epsilon": epsilon})
-        out.print(
-            f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have "
-            "half of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
-        )
-        job = open_job(config)
-        plan = job.plan()
-        out.print(f"{plan}\n", style="dim", markup=False)
-        done = run_job(job, plan, folder)
-        known = done.record.detection
-        hits = 0 if known is None else round(known.precision * known.k)
-        show_done(done, f"{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")
+        with held(out_), held(out_ / "results"):
+            _demonstrate(out_, epsilon, seed)
+
+
+def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
+    """Write the files of the demonstration, value them, and say which hospitals were found."""
+    from dpvalue.jobs.config import make_config
+    from dpvalue.jobs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
+    from dpvalue.jobs.folder import require_free
+    from dpvalue.jobs.job import open_job
+
+    folder = place / "results"
+    require_free(folder, overwrite=True)
+    config = make_config({**write_demo(place, seed), "epsilon": epsilon})
+    out.print(
+        f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have "
+        "half of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
+    )
+    job = open_job(config)
+    plan = job.plan()
+    out.print(f"{plan}\n", style="dim", markup=False)
+    done = run_job(job, plan, folder)
+    known = done.record.detection
+    hits = 0 if known is None else round(known.precision * known.k)
+    show_done(done, f"{hits} of the {CORRUPTED} bad hospitals are among the {CORRUPTED} lowest values.\n")

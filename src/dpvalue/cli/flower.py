@@ -35,15 +35,18 @@ def flower_new(
     Example: dpvalue flower new link --host study.example.org
     """
     with failing_clearly():
+        from dpvalue.durable import write_whole
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, write_link
         from dpvalue.flower.keys import write_authority
 
-        if folder.exists():
-            raise DpvalueError(f"there is {folder} already: a SuperLink's folder is made once")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise DpvalueError(f"there is {folder} already: a SuperLink's folder is made once") from None
         link = Link(f"{host}:{port}", write_authority(folder, host).authority)
         write_link(folder / "flwr", link)
-        (folder / "link.json").write_text(json.dumps({"address": link.address}) + "\n")
+        write_whole(folder / "link.json", f"{json.dumps({'address': link.address})}\n".encode())
     out.print(f"{folder}: the SuperLink at {link.address}. Give parties this address and {folder / 'ca.crt'}.")
 
 
@@ -57,11 +60,14 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
         from dpvalue.flower.deploy import environment, superlink
         from dpvalue.flower.keys import Certificates
         from dpvalue.flower.supervise import Kept
+        from dpvalue.locks import held
+        from dpvalue.secret_files import require_secret
 
         link = _link(folder)
         files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        require_secret(files.key)
         command = superlink(link, files, folder / "link.db")
-        with Kept(command, environment(folder / "flwr"), folder / "link.log"):
+        with held(folder), Kept(command, environment(folder / "flwr"), folder / "link.log"):
             out.print(f"SuperLink at {link.address}; what it says is in {folder / 'link.log'}. Ctrl-C stops it.")
             _wait_for_ever()
 
@@ -116,38 +122,45 @@ def flower_run(
 
     Example: dpvalue flower run study.job --link link --parties 4 --out results
     """
-    from dpvalue.cli.value import value
-
     with failing_clearly():
-        from dpvalue.archive import read_bytes
-        from dpvalue.errors import DpvalueError
-        from dpvalue.flower.deploy import status, submit, write_app
-        from dpvalue.releasing.job import Job
-        from dpvalue.study.conducting import ENTRY
-        from dpvalue.study.valuing import STATE, require_place
+        from dpvalue.cli.value import value_releases
+        from dpvalue.locks import held
 
         _wait_for(_link(link).address)
-        require_place(out_, Job.from_bytes(read_bytes(job, "a job"), str(job)))
-        state, home = (out_ / STATE).absolute(), link / "flwr"
-        state.mkdir(parents=True, exist_ok=True)
-        (state / "over.json").unlink(missing_ok=True)
-        config: dict[str, str | int | float | bool] = {
-            "coordinator": ENTRY, "folder": str(state), "job": str(job.absolute()), "parties": parties,
-            "gather": gather, "deadline": deadline, "roster": "" if roster is None else str(roster.absolute()),
-            "key": "" if key is None else str(key.absolute()),
-        }  # fmt: skip
-        number = submit(home, write_app(link / "app", config))
-        out.print(f"run {number}: waiting for {parties} parties, then for their answers", markup=False)
-        while not (state / "over.json").is_file():
-            standing = status(home, number)
-            if standing.startswith("finished") and not (state / "over.json").is_file():
-                raise DpvalueError(
-                    f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on"
-                )
-            time.sleep(1.0)
-        sent = json.loads((state / "over.json").read_text())["messages"]
-        out.print(f"{sent} messages were sent, one for each party and round")
-    value(job, [], out_, test, roster, key, None, pay)
+        with held(out_):
+            config: dict[str, str | int | float | bool] = {
+                "job": str(job.absolute()), "parties": parties, "gather": gather, "deadline": deadline,
+                "roster": "" if roster is None else str(roster.absolute()),
+                "key": "" if key is None else str(key.absolute()),
+            }  # fmt: skip
+            sent = _conducted(link, job, out_, config)
+            out.print(f"{sent} messages were sent, one for each party and round")
+            value_releases(job, [], out_, test, roster, key, (), pay)
+
+
+def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:
+    """Let the SuperLink conduct a study, wait until it is over, and return how many messages were sent."""
+    from dpvalue.archive import read_bytes
+    from dpvalue.errors import DpvalueError
+    from dpvalue.flower.deploy import status, submit, write_app
+    from dpvalue.locks import alone
+    from dpvalue.releasing.job import Job
+    from dpvalue.study.conducting import ENTRY
+    from dpvalue.study.valuing import STATE, require_place
+
+    require_place(place, Job.from_bytes(read_bytes(job, "a job"), str(job)))
+    state, home = (place / STATE).absolute(), link / "flwr"
+    state.mkdir(parents=True, exist_ok=True)
+    (state / "over.json").unlink(missing_ok=True)
+    with alone(link / "app"):  # two studies at once must not start each other's
+        number = submit(home, write_app(link / "app", {"coordinator": ENTRY, "folder": str(state), **config}))
+    out.print(f"run {number}: waiting for {config['parties']} parties, then for their answers", markup=False)
+    while not (state / "over.json").is_file():
+        standing = status(home, number)
+        if standing.startswith("finished") and not (state / "over.json").is_file():
+            raise DpvalueError(f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on")
+        time.sleep(1.0)
+    return int(json.loads((state / "over.json").read_text())["messages"])
 
 
 def _link(folder: Path) -> Link:

@@ -50,8 +50,8 @@ def job(
     if context.invoked_subcommand is not None:
         return
     with failing_clearly():
-        from dpvalue.errors import DpvalueError
         from dpvalue.jobs.config import make_config
+        from dpvalue.locks import alone
         from dpvalue.sealing import Key
         from dpvalue.study.making import make_study
 
@@ -61,17 +61,27 @@ def job(
             "task": task, "classes": [] if classes is None else classes.split(","), "drop": drop or [],
             "sizes": _sizes(sizes, parties, test),
         }  # fmt: skip
-        if out_.exists():
-            raise DpvalueError(f"there is a file already at {out_}: a job that was sent must not change")
+        _require_new(out_)
         signing = None if key is None else Key.read(key)
         study = make_study(make_config({name: option for name, option in given.items() if option is not None}))
         if parties is not None:
             out.print(f"assumed: {parties} parties with {given['sizes'][0]} {unit}s each, as many as the public file")
         out.print(f"\n{study.plan}\n", markup=False)
-        study.job.save(out_, signing)
+        with alone(out_):
+            _require_new(out_)  # a job may be there by now
+            study.job.save(out_, signing)
         _show(study.job, None if signing is None else signing.public)
     out.print(f"written to {out_}: send it to every party, who answers with")
     out.print(f"  dpvalue party answer {out_.name} THEIR.csv --name THEIR-NAME --ledger THEIR.ledger", markup=False)
+
+
+def _require_new(path: Path) -> None:
+    from dpvalue.errors import DpvalueError
+
+    if not path.parent.is_dir():
+        raise DpvalueError(f"there is no folder {path.parent}")
+    if path.exists():
+        raise DpvalueError(f"there is a file already at {path}: a job that was sent must not change")
 
 
 def _sizes(sizes: Text, parties: int | None, test: Text) -> list[int]:

@@ -114,18 +114,21 @@ def party_serve(
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, environment, supernode
         from dpvalue.flower.supervise import Kept
+        from dpvalue.locks import held
+        from dpvalue.secret_files import require_secret
 
         given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
         missing = [option for option, value in given.items() if not value]
         if missing or ca is None or node_key is None:
             raise DpvalueError(f"{missing[0]} must be given: --{missing[0]}")
         agent = make_agent(name, file, ledger, head, policy, key)
-        folder.mkdir(parents=True, exist_ok=True)
-        secret, port = own_secret(folder / "secret"), free_port()
-        command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
-        with Kept(command, environment(folder / "flwr"), folder / "node.log"):
-            out.print(f"{name}: answering {superlink}; what the node says is in {folder / 'node.log'}. Ctrl-C stops.")
-            serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
+        require_secret(node_key)
+        with held(folder):
+            secret, port = own_secret(folder / "secret"), free_port()
+            command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
+            with Kept(command, environment(folder / "flwr"), folder / "node.log"):
+                out.print(f"{name}: answering {superlink}; the node writes {folder / 'node.log'}. Ctrl-C stops.")
+                serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
 
 
 def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None:
@@ -153,12 +156,16 @@ def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None
 
 def own_secret(path: Path) -> bytes:
     """Return what the agent and its SuperNode know each other by; made at the first call."""
-    import os
     import secrets
 
-    if not path.is_file():
-        with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as file:
-            file.write(secrets.token_bytes(32))
+    from dpvalue.durable import OWNER_ALONE, write_whole
+    from dpvalue.locks import alone
+    from dpvalue.secret_files import require_secret
+
+    with alone(path):
+        if not path.is_file():
+            write_whole(path, secrets.token_bytes(32), OWNER_ALONE)
+    require_secret(path)
     return path.read_bytes()
 
 

@@ -71,26 +71,33 @@ def run(
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.jobs.config import make_config, read_config
-        from dpvalue.jobs.folder import require_free, require_writable
-        from dpvalue.jobs.job import open_job
+        from dpvalue.locks import held
 
         stored = {} if config is None else read_config(config)
         options = make_config(
             {**stored, **{name: option for name, option in given.items() if option not in (None, [])}}
         )
-        goes_on = require_free(out_, overwrite, options)
-        options.open_ledger()  # raises if it cannot be used
-        job = open_job(options)
-        plan = job.plan() if options.privacy is not None else None
-        require_writable(out_, 2 if plan is None else plan.sizes.parties)
-        _show(job, plan)
-        if goes_on:
-            out.print(
-                f"{out_} holds releases of an unfinished run with these options: they are used again.", markup=False
-            )
-        _confirm(plan, yes, force)
-        done = run_job(job, plan, out_, goes_on)
-        show_done(done)
+        with held(out_):
+            show_done(_run(options, out_, overwrite, yes, force))
+
+
+def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> Done:
+    """Plan, ask, and do a run in a folder that no other process writes meanwhile."""
+    from dpvalue.jobs.folder import require_free, require_room
+    from dpvalue.jobs.job import open_job
+
+    goes_on = require_free(folder, overwrite, options)
+    options.open_ledger()  # raises if it cannot be used
+    job = open_job(options)
+    plan = job.plan() if options.privacy is not None else None
+    require_room(folder, 2 if plan is None else plan.sizes.parties)
+    _show(job, plan)
+    if goes_on:
+        out.print(
+            f"{folder} holds releases of an unfinished run with these options: they are used again.", markup=False
+        )
+    _confirm(plan, yes, force)
+    return run_job(job, plan, folder, goes_on)
 
 
 def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
@@ -165,14 +172,17 @@ def revalue(
     """
     with failing_clearly():
         from dpvalue.jobs.execute import revalue as value_again
+        from dpvalue.jobs.execute import revalue_place
         from dpvalue.jobs.folder import open_folder, require_free
+        from dpvalue.locks import held
         from dpvalue.progress import reporting
 
-        if out_ is not None:
-            require_free(out_, overwrite)
-        with reporting(progress=True) as tell:
-            done = value_again(open_folder(folder), out_, tuple(semivalue or ()), test, tell, pay)
-        show_done(done)
+        kinds = tuple(semivalue or ())
+        place = out_ or revalue_place(open_folder(folder), kinds, test)
+        with held(place), reporting(progress=True) as tell:
+            if out_ is not None:
+                require_free(out_, overwrite)
+            show_done(value_again(open_folder(folder), place, kinds, test, tell, pay))
 
 
 @app.command()
@@ -185,7 +195,10 @@ def report(folder: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.jobs.folder import open_folder, write_page
+        from dpvalue.locks import held
 
-        opened = open_folder(folder)
-        page = write_page(folder, opened.record, opened.values())
+        open_folder(folder)  # raises if it is none, before anything is written into it
+        with held(folder):
+            opened = open_folder(folder)
+            page = write_page(folder, opened.record, opened.values())
     out.print(f"report: {page}", markup=False)

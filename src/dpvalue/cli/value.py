@@ -27,33 +27,50 @@ def value(
     Example: dpvalue value study.job releases/*.release --out results
     """
     with failing_clearly():
-        from dpvalue.archive import read_bytes
-        from dpvalue.progress import reporting
-        from dpvalue.releasing.job import Job
-        from dpvalue.sealing import Key
-        from dpvalue.study.coordinator import Coordinator
-        from dpvalue.study.making import options_of, read_utility
-        from dpvalue.study.roster import read_roster
-        from dpvalue.study.valuing import STATE, options_for, require_place, value_study
+        from dpvalue.locks import held
 
-        content = read_bytes(job, "a job")
-        asked = Job.from_bytes(content, str(job))
-        require_place(out_, asked)
-        public = test or job.parent / options_of(asked).test
-        utility = read_utility(asked, public)
-        known = None if roster is None else read_roster(roster)
-        coordinator = Coordinator(out_ / STATE, content, known, None if key is None else Key.read(key))
-        for path in releases or []:
-            receipt = coordinator.receive(read_bytes(path, "a release"))
-            if receipt.why:
-                out.print(f"{path} does not count: {receipt.why}", markup=False)
-        if asked.rounds > 1 and not _last_round(coordinator):
-            return
-        options = options_for(asked, public, semivalue=tuple(semivalue or ()), pay=pay)
-        with reporting(progress=True) as tell:
-            done = value_study(coordinator, utility, options, out_, tell)
-        _who(done.record.federated)
-        show_done(done)
+        with held(out_):
+            value_releases(job, releases or [], out_, test, roster, key, tuple(semivalue or ()), pay)
+
+
+def value_releases(
+    job: Path,
+    releases: list[Path],
+    place: Path,
+    test: Path | None,
+    roster: Path | None,
+    key: Path | None,
+    semivalues: tuple[str, ...],
+    pay: float | None,
+) -> None:
+    """Add releases to a study, and value it, in a folder that no other process writes meanwhile."""
+    from dpvalue.archive import read_bytes
+    from dpvalue.progress import reporting
+    from dpvalue.releasing.job import Job
+    from dpvalue.sealing import Key
+    from dpvalue.study.coordinator import Coordinator
+    from dpvalue.study.making import options_of, read_utility
+    from dpvalue.study.roster import read_roster
+    from dpvalue.study.valuing import STATE, options_for, require_place, value_study
+
+    content = read_bytes(job, "a job")
+    asked = Job.from_bytes(content, str(job))
+    require_place(place, asked)
+    public = test or job.parent / options_of(asked).test
+    utility = read_utility(asked, public)
+    known = None if roster is None else read_roster(roster)
+    coordinator = Coordinator(place / STATE, content, known, None if key is None else Key.read(key))
+    for path in releases:
+        receipt = coordinator.receive(read_bytes(path, "a release"))
+        if receipt.why:
+            out.print(f"{path} does not count: {receipt.why}", markup=False)
+    if asked.rounds > 1 and not _last_round(coordinator):
+        return
+    options = options_for(asked, public, semivalue=semivalues, pay=pay)
+    with reporting(progress=True) as tell:
+        done = value_study(coordinator, utility, options, place, tell)
+    _who(done.record.federated)
+    show_done(done)
 
 
 def _last_round(coordinator: object) -> bool:

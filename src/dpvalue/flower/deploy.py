@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.keys import Certificates
 
@@ -108,7 +109,7 @@ def write_link(home: Path, link: Link) -> None:
     home.mkdir(parents=True, exist_ok=True)
     address, authority = json.dumps(link.address), json.dumps(str(link.authority.absolute()))
     section = f"[superlink.{_NAME}]\naddress = {address}\nroot-certificates = {authority}\n"
-    (home / "config.toml").write_text(f'[superlink]\ndefault = "{_NAME}"\n\n{section}')
+    write_whole(home / "config.toml", f'[superlink]\ndefault = "{_NAME}"\n\n{section}'.encode())
 
 
 def register(home: Path, public_key: Path) -> int:
@@ -120,7 +121,7 @@ def write_app(folder: Path, config: Mapping[str, str | int | float | bool]) -> P
     """Write the folder that `flwr run` wants, without any code, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
-    (folder / "pyproject.toml").write_text(_APP + lines)
+    write_whole(folder / "pyproject.toml", (_APP + lines).encode())
     return folder
 
 

@@ -6,7 +6,6 @@ consortium that has none, for tests and for examples.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -16,6 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from dpvalue.durable import write_whole
+from dpvalue.secret_files import write_secret
 
 _LIFETIME = timedelta(days=825)
 
@@ -51,10 +53,10 @@ def write_authority(folder: Path, host: str) -> Certificates:
         x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
     )
     pem = serialization.Encoding.PEM
-    files.authority.write_bytes(root.sign(authority, hashes.SHA384()).public_bytes(pem))
-    files.certificate.write_bytes(leaf.sign(authority, hashes.SHA384()).public_bytes(pem))
+    write_whole(files.authority, root.sign(authority, hashes.SHA384()).public_bytes(pem))
+    write_whole(files.certificate, leaf.sign(authority, hashes.SHA384()).public_bytes(pem))
     plain = serialization.NoEncryption()
-    _write_secret(files.key, server.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    write_secret(files.key, server.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
     return files
 
 
@@ -64,10 +66,10 @@ def write_node_key(path: Path) -> Path:
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
     )
-    _write_secret(path, secret)
+    write_secret(path, secret)
     public = path.with_name(f"{path.name}.pub")
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    public.write_bytes(key.public_key().public_bytes(*openssh) + b"\n")
+    write_whole(public, key.public_key().public_bytes(*openssh) + b"\n")
     return public
 
 
@@ -107,9 +109,3 @@ def _alternative(host: str) -> x509.GeneralName:
         return x509.IPAddress(ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, and that was not there."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)

@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dpvalue.durable import OWNER_ALONE, write_whole
 from dpvalue.flower.pipe import Asked
 
 _TRIES = 3
@@ -45,11 +46,7 @@ class Memory:
             return
         asked = None if taken.asked is None else [_text(taken.asked.job), _text(taken.asked.request)]
         content = {"token": taken.token, "message": _text(taken.message), "asked": asked, "tries": taken.tries}
-        scratch = self._path.with_name(f".{self._path.name}.part")
-        scratch.unlink(missing_ok=True)
-        scratch.touch(mode=0o600)
-        scratch.write_text(json.dumps(content))
-        scratch.replace(self._path)
+        write_whole(self._path, json.dumps(content).encode(), OWNER_ALONE)
 
     def recall(self) -> Taken | None:
         """Return the task that an agent before this one did not finish, with this try counted; None if there is none.

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpvalue.durable import alone
 from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.home.policy import UNSIGNED, Allowed, Coordinator, Policy
 from dpvalue.home.rows import OwnFile, required_columns
+from dpvalue.locks import alone
 from dpvalue.models import KINDS
 from dpvalue.privacy.charges import Charge, require_room
 from dpvalue.privacy.laws import law_named

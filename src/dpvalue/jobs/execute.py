@@ -172,17 +172,23 @@ def revalue(
         if name not in public.columns:
             raise DpvalueError(f"{test} has no column {name!r}")
     utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
+    out = out or revalue_place(folder, semivalues, test)
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
     again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
     record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
-    if out is None:
-        fresh = not (folder.path / "values.csv").is_file()
-        name = "-".join(text.replace("(", "").replace(")", "").replace(",", "-") for text in semivalues)
-        out = folder.path if fresh else folder.path / f"revalue-{name}-{test.name.split('.')[0]}"
     if out != folder.path:
         keep_table(out, record, table)
     return finish(out, record, result, None, progress, again.pay)
+
+
+def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None) -> Path:
+    """Return where other values of a folder are written: there, if it has none yet; else into a folder inside."""
+    if not (folder.path / "values.csv").is_file():
+        return folder.path
+    kinds = semivalues or folder.config.semivalue
+    name = "-".join(text.replace("(", "").replace(")", "").replace(",", "-") for text in kinds)
+    return folder.path / f"revalue-{name}-{(test or Path(folder.config.test)).name.split('.')[0]}"
 
 
 def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:

@@ -22,6 +22,7 @@ from dpvalue.data.schema import Schema
 from dpvalue.durable import remains, write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig, make_config, parse_options
+from dpvalue.locks import LOCK
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.report.record import Record
@@ -47,7 +48,7 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
         raise DpvalueError(f"{folder} must be a folder, but is a file")
     if not folder.is_dir():
         return False
-    names = {file.name for file in folder.iterdir()} - {file.name for file in remains(folder)}
+    names = {file.name for file in folder.iterdir()} - {file.name for file in remains(folder)} - {LOCK}
     has_values, paid = "values.csv" in names, has_releases(folder)
     goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
     if paid and not goes_on:
@@ -65,20 +66,9 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
     return goes_on
 
 
-def require_writable(folder: Path, parties: int) -> None:
-    """Raise unless results of so many parties can be written there: tried, before anything is spent."""
-    scratch = (folder if folder.is_dir() else folder.parent) / f".{folder.name}.part"
-    try:
-        made = [parent for parent in scratch.parents if not parent.exists()]
-        scratch.mkdir(parents=True, exist_ok=True)
-        (scratch / "probe").write_bytes(b"probe")
-        free = shutil.disk_usage(scratch).free
-        shutil.rmtree(scratch)
-        for parent in made:
-            parent.rmdir()
-    except OSError as error:
-        raise DpvalueError(f"{folder} cannot be written: {error.strerror}") from None
-    needed = _ROOM + parties * _ROOM_PER_PARTY
+def require_room(folder: Path, parties: int) -> None:
+    """Raise unless a folder's disk has room for results of so many parties."""
+    free, needed = shutil.disk_usage(folder).free, _ROOM + parties * _ROOM_PER_PARTY
     if free < needed:
         raise DpvalueError(
             f"{folder} has less room left on its disk than the {needed / 1e6:.3g} MB that results may need"

@@ -13,6 +13,7 @@ from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.execute import Done, finish, value_table
 from dpvalue.jobs.folder import keep_table, open_folder
 from dpvalue.jobs.recording import released_record
+from dpvalue.locks import LOCK
 from dpvalue.progress import Progress
 from dpvalue.releasing.job import Job
 from dpvalue.report.record import Answered, Federated, Rejected
@@ -27,7 +28,7 @@ _CLOSE = 1e-5
 
 def require_place(out: Path, job: Job) -> None:
     """Raise unless a folder is new, or holds results of the same study, to which late answers are added."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if not out.exists() or (out.is_dir() and all(file.name == LOCK for file in out.iterdir())):
         return
     kept = out / STATE / "study.job"
     if not kept.is_file():
