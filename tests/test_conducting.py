@@ -53,7 +53,7 @@ def test_all_rounds_give_the_table_of_a_local_run(files: Files, tmp_path: Path, 
     assert conduct(coordinator, nodes, SOON) == 4 * job.rounds == len(calls)
     local = prepared.run(local_parties(files)).release(lambda *progress: None)[0]
     assert float((coordinator.table().rows - local.rows).abs().max()) < 1e-12
-    assert coordinator.rejected() == []
+    assert coordinator.rejections.all() == []
     again = Coordinator(tmp_path / "study", job.to_bytes())
     assert conduct(again, nodes, SOON) == 0  # all is answered
 
@@ -84,7 +84,7 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
     assert coordinator.taking_part == ["east", "north", "south", "west"]
     counts = {name: len(answers.releases) for name, answers in coordinator.answers().items()}
     assert counts == {"east": 2, "north": 2, "south": 1, "west": 2}
-    said = {(receipt.party, receipt.round): receipt.why for receipt in coordinator.rejected()}
+    said = {(receipt.party, receipt.round): receipt.why for receipt in coordinator.rejections.all()}
     assert said["node 4", 0] == FORBIDDEN
     assert said["node 5", 0] == FAILED
     assert said["south", 1] == FAILED
@@ -92,7 +92,7 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
     assert not any("42" in why for why in said.values())
     away = Coordinator(tmp_path / "away", job.to_bytes())
     conduct(away, _LeavingAfterOne(parties), SOON)
-    assert [receipt.why for receipt in away.rejected()] == [ABSENT] * 2
+    assert [receipt.why for receipt in away.rejections.all()] == [ABSENT] * 2
     assert sorted(len(answers.releases) for answers in away.answers().values()) == [1, 1, 2, 2]
 
 

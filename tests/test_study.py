@@ -218,7 +218,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
         "finite numbers": replace(good, numbers=torch.zeros(size + 1)).to_bytes(),
         "plain letters": replace(good, party="x" * 500).to_bytes(),
         "that can be printed": replace(good, party="a\nb").to_bytes(),
-        "units must be": replace(good, units=-1).to_bytes(),
+        "units must be": replace(good, units=10**13).to_bytes(),
         "long, and data plus noise": replace(good, numbers=torch.full((size,), far / size**0.5)).to_bytes(),
     }
     for why, sent in bad.items():
@@ -235,7 +235,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
         "%2E%2E%2F%2E%2E%2Fevil%2Erelease.release", "east.release",
     ]  # fmt: skip
     assert coordinator.taking_part == ["../../evil.release", "east"]
-    assert len(coordinator.rejected()) == len(bad) + 1  # each once: two of them for the same reason
+    assert len(coordinator.rejections.all()) == len(bad) + 1  # each once: two of them for the same reason
 
 
 def test_honest_releases_are_not_taken_for_garbage(files: Files) -> None:
@@ -389,7 +389,7 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
     path.write_bytes(good)
     (tmp_path / "study" / "rejected.jsonl").write_text(json.dumps({"party": 1}) + "\n")
     with pytest.raises(dpv.DpvalueError, match="must be a text"):
-        coordinator.rejected()
+        coordinator.rejections.all()
     with pytest.raises(dpv.DpvalueError, match="the state of another job"):
         Coordinator(tmp_path / "study", files.job(seed=5).to_bytes())
 

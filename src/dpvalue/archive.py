@@ -69,9 +69,10 @@ class Archive:
             allowed = ", ".join(map(str, DTYPES))
             raise DpvalueError(f"{what} is not a dpvalue file: its tensors must be {allowed}, got {foreign[0]}")
         stored = described(content, what)
-        if stored.get("format") != self.version or stored.get("kind") != self.kind:
+        version = stored.get("format")
+        if type(version) is not int or version != self.version or stored.get("kind") != self.kind:
             kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
-            given = f"{stored.get('format', 'none')}{kind}"
+            given = f"{short(stored['format']) if 'format' in stored else 'none'}{kind}"
             raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {given}")
         header = stored.get("header")
         if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
@@ -79,11 +80,12 @@ class Archive:
         return header, tensors
 
 
-def read_bytes(path: Path, what: str) -> bytes:
-    """Return the bytes of a file that must be there; `what` it holds is named in errors."""
+def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
+    """Return the bytes of a file that must be there, or the first `most`; `what` it holds is named in errors."""
     if not path.is_file():
         raise DpvalueError(f"path must be a file with {what}, got {str(path)!r}")
-    return path.read_bytes()
+    with path.open("rb") as file:
+        return file.read(most)
 
 
 def described(content: bytes, what: str) -> dict[str, Any]:

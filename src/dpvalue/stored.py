@@ -7,7 +7,8 @@ a frozen dataclass of stored data, and derives the checks from the types of its 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, is_dataclass
 from dataclasses import fields as fields_of
 from pathlib import Path
@@ -45,6 +46,17 @@ def parse(loads: Callable[[str], Any], text: str, what: str, trouble: str) -> An
         raise DpvalueError(f"{what} {trouble}: {error}") from None
     require_shallow(parsed, what)
     return parsed
+
+
+@contextmanager
+def refusing(what: str) -> Iterator[None]:
+    """Turn whatever reading a stranger's bytes raises into a `DpvalueError`; trouble with this machine stays itself."""
+    try:
+        yield
+    except (DpvalueError, OSError):
+        raise
+    except Exception as error:
+        raise DpvalueError(f"{what} cannot be read: {type(error).__name__}") from error
 
 
 def require_shallow(found: Any, what: str) -> None:
@@ -167,14 +179,19 @@ def is_number(found: Any) -> bool:
     return isinstance(found, int | float) and not isinstance(found, bool) and -_LARGEST <= found <= _LARGEST
 
 
-def _is_whole(found: Any) -> bool:
+def is_whole(found: Any) -> bool:
+    """Whether something is a whole number, of either sign, that fits int64."""
+    return _is_integer(found) and -LARGEST_WHOLE <= found <= LARGEST_WHOLE
+
+
+def _is_integer(found: Any) -> bool:
     return isinstance(found, int) and not isinstance(found, bool)
 
 
 def _count(least: int) -> Check:
     """A check for a whole number that fits int64."""
     large = must_be("a whole number below 2^63", lambda found: found <= LARGEST_WHOLE)
-    count = must_be(f"a whole number of at least {least}", lambda found: _is_whole(found) and found >= least)
+    count = must_be(f"a whole number of at least {least}", lambda found: _is_integer(found) and found >= least)
 
     def check(name: str, found: Any) -> None:
         count(name, found)

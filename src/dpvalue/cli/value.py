@@ -61,7 +61,7 @@ def value_releases(
     known = None if roster is None else read_roster(roster)
     coordinator = Coordinator(place / STATE, content, known, None if key is None else Key.read(key))
     for path in releases:
-        receipt = coordinator.receive(read_bytes(path, "a release"))
+        receipt = coordinator.receive(read_bytes(path, "a release", coordinator.longest + 1))
         if receipt.why:
             out.print(f"{path} does not count: {receipt.why}", markup=False)
     if asked.rounds > 1 and not _last_round(coordinator):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
@@ -27,10 +26,9 @@ from dpvalue.data.raw import (
 from dpvalue.data.rows import PrivateRows, floats_of, pieces
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
+from dpvalue.names import party_label, require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.holders import ROWS, Holding
-
-_WHOLE = re.compile(r"-?[0-9]{1,15}")
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
@@ -78,7 +76,9 @@ class Parties:
         if self.groups is None:
             rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
-        return numbered_groups(label_column(self.groups, "groups").party_names())
+        names, party = numbered_groups(label_column(self.groups, "groups").party_names())
+        require_names("names of parties", names)
+        return names, party
 
     @property
     def names(self) -> tuple[str | int, ...]:
@@ -211,7 +211,7 @@ def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
     texts = sorted({label for label in labels if label is not None}, key=_by_name)
     place = {label: number for number, label in enumerate(texts)}
     party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
-    return tuple(_name(label) for label in texts), party
+    return tuple(map(party_label, texts)), party
 
 
 def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
@@ -228,13 +228,8 @@ def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
     return pairs[1], pair_of_row
 
 
-def _name(label: str) -> str | int:
-    """The name of a party: a whole number where its label is one."""
-    return int(label) if _WHOLE.fullmatch(label) else label
-
-
 def _by_name(label: str) -> tuple[bool, int, str]:
-    name = _name(label)
+    name = party_label(label)
     return (False, name, "") if isinstance(name, int) else (True, 0, name)
 
 

@@ -5,6 +5,7 @@ What does not look exactly so is nothing: `None`, never an exception. No other k
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -13,6 +14,7 @@ from dpvalue.flower.pipe import MALFORMED, Answered, Asked
 
 KIND = "query.release"
 _RECORD = "dpvalue"
+_log = logging.getLogger("dpvalue")
 
 
 def record_of(value: Asked | Answered) -> RecordDict:
@@ -32,10 +34,11 @@ def answered_of(message: Message) -> Answered | None:
     """Return what a reply says: None for an error of Flower's own, `MALFORMED` if it is not shaped like an answer."""
     if message.has_error():
         return None
-    fields = _fields(message, {"release": bytes, "refused": str})
     try:
+        fields = _fields(message, {"release": bytes, "refused": str})
         return Answered(b"", MALFORMED) if fields is None else Answered(**fields)
-    except ValueError:
+    except Exception as error:  # whatever Flower or we raise for what a stranger has sent
+        _log.warning("an answer cannot be read: %s", type(error).__name__)
         return Answered(b"", MALFORMED)
 
 

@@ -22,6 +22,7 @@ from dpvalue.home.policy import UNSIGNED, Allowed, Coordinator, Policy
 from dpvalue.home.rows import OwnFile, required_columns
 from dpvalue.locks import alone
 from dpvalue.models import KINDS
+from dpvalue.names import require_sendable
 from dpvalue.privacy.charges import Charge, require_room
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger, costs
@@ -94,6 +95,9 @@ class Agent:
     key: Key | None = None
     simulation: bool = False
     engine: Engine = field(default_factory=Local)
+
+    def __post_init__(self) -> None:
+        require_sendable(self.name)
 
     def weigh(self, content: bytes) -> Weighed:
         """Return what answering a job would mean; raises `Refused` if it is not answered. Releases nothing."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.names import require_names
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
 from dpvalue.sealing import require_public
@@ -143,6 +144,7 @@ class Policy:
             given = [getattr(coordinator, what) for coordinator in self.coordinators]
             if len(set(given)) < len(given):
                 raise DpvalueError(f"coordinators must each have a {what} of their own")
+        require_names("names of coordinators", [coordinator.name for coordinator in self.coordinators])
         if not self.coordinators and not self.unsigned:
             raise DpvalueError("a policy must name coordinators, or say unsigned = true")
         if self.coordinators and self.unsigned:

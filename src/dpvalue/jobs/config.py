@@ -7,13 +7,14 @@ import re
 import tomllib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any
 
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.planning.settings import GAMES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
-from dpvalue.stored import parse
+from dpvalue.stored import is_whole, parse
 from dpvalue.valuation.semivalues import semivalues
 
 TASKS = ("auto", "classification", "regression")
@@ -142,8 +143,8 @@ def make_config(given: dict[str, Any]) -> RunConfig:
 
 def _require_type(name: str, value: Any, declared: str) -> None:
     if name == "sizes":
-        ok = isinstance(value, list | tuple) and all(type(size) is int for size in value)
-        wanted = "a list of whole numbers"
+        ok = isinstance(value, list | tuple) and all(map(is_whole, value))
+        wanted = "a list of whole numbers below 2^63"
     elif name in _LISTS:
         ok = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
         wanted = "a list of texts"
@@ -152,8 +153,8 @@ def _require_type(name: str, value: Any, declared: str) -> None:
     elif declared == "bool":
         ok, wanted = isinstance(value, bool), "true or false"
     elif declared == "int":
-        ok, wanted = isinstance(value, int) and not isinstance(value, bool), "a whole number"
+        ok, wanted = is_whole(value), "a whole number below 2^63"
     else:
         ok, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     if not ok:
-        raise DpvalueError(f"{name} must be {wanted}, got {value!r}")
+        raise DpvalueError(f"{name} must be {wanted}, got {short(value)}")

@@ -12,6 +12,7 @@ from dpvalue.data.cells import party_name
 from dpvalue.data.files import Peek, is_text, open_private, require_records
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
+from dpvalue.names import require_names
 
 Owners = tuple[Array | None, Array | None]
 """The party and the person of each line; None where neither columns nor several files tell them."""
@@ -65,7 +66,9 @@ def can_be_moved(config: RunConfig, columns: tuple[str, ...]) -> bool:
 def party_names(paths: tuple[str, ...]) -> list[str]:
     """Return the parties' names: of the files, without folder and ending where that tells them apart."""
     short = [Path(path).name.split(".")[0] for path in paths]
-    return short if len(set(short)) == len(short) else list(paths)
+    names = short if len(set(short)) == len(short) else list(paths)
+    require_names("names of files, which are the parties' names,", names)
+    return names
 
 
 def _objects(cells: list[str | None]) -> Array:

@@ -32,6 +32,7 @@ from typing import Any, TypeVar
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError, require_count
+from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, require_room, spent
 from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding
@@ -135,6 +136,8 @@ class Ledger:
         if parties is None and budget.unit == "party":
             parties = ROWS
         named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
+        if isinstance(named, tuple):
+            require_names("names of parties", named)
         terms = Terms(name, budget, named, person, secrets.token_hex(16))
         if not path.parent.is_dir():
             raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
@@ -193,6 +196,7 @@ class Ledger:
         known = [name for name in added if name in self.parties]
         if known or not added:
             raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")
+        require_names("names of parties", (*self.parties, *added))
         with _transaction(self.path) as database:
             entries = self._verified(database)
             count = sum(entry.kind == _ADDED for entry in entries)

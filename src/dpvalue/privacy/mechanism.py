@@ -78,7 +78,7 @@ class Mechanism:
         """Check everything: a job from outside may hold any number, and a negative norm would clip nothing."""
         if self.clip is not None:
             require_positive("clip", self.clip)
-        if self.noise_multiplier != 0:
+        if self.noise_multiplier is False or self.noise_multiplier != 0:
             require_positive("noise_multiplier", self.noise_multiplier)
         require_choice("unit", self.unit, UNITS)
         require_choice("neighbours", self.neighbours, NEIGHBOURS)

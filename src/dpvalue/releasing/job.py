@@ -25,12 +25,13 @@ from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, head_on_trunk, projected
 from dpvalue.models.described import BESIDES
+from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
 from dpvalue.sealing import Key, Seal, open_seal
-from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, WHOLE, build, fields, maybe, one_of
+from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, WHOLE, build, fields, maybe, one_of, refusing
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
@@ -77,13 +78,16 @@ class _Crossing(ABC):
     @classmethod
     def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
         """Return what bytes hold, checked."""
-        return cls.of_parts(*cls.archive.unpack(content, what or f"the {cls.archive.kind}"))
+        what = what or f"the {cls.archive.kind}"
+        with refusing(what):
+            return cls.of_parts(*cls.archive.unpack(content, what))
 
     @classmethod
     def opened(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
         """Return what bytes hold, and who sealed them; raises for a seal that is not right."""
         what = what or f"the {cls.archive.kind}"
-        return cls.from_bytes(content, what), open_seal(content, what)
+        with refusing(what):
+            return cls.from_bytes(content, what), open_seal(content, what)
 
     def save(self, path: str | Path, key: Key | None = None) -> None:
         """Write the file."""
@@ -105,6 +109,7 @@ class Simulation:
     def __post_init__(self) -> None:
         require_seed(self.seed)
         object.__setattr__(self, "names", tuple(map(str, self.names)))
+        require_names("names of parties", self.names)
 
 
 @dataclass(frozen=True)
@@ -433,6 +438,8 @@ class Release(_Crossing):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Release:
         """Return the release that a file describes."""
         _RELEASE("", header)
+        if set(tensors) != {"numbers"}:
+            raise DpvalueError("a release must hold the tensor 'numbers' and no other")
         return build(cls, "the release", {**header, "numbers": _floats(tensors, "numbers", 1)})
 
 

@@ -23,6 +23,7 @@ from dpvalue.engine.base import Engine
 from dpvalue.engine.local import DTYPES, Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Model
+from dpvalue.names import require_sendable
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.ledger import Ledger
@@ -78,6 +79,9 @@ class Party:
     engine: Engine = field(default_factory=Local)
     asker: str = ""
     _answered: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        require_sendable(self.name)
 
     def __repr__(self) -> str:
         return f"Party({self.name!r})"

@@ -11,6 +11,7 @@ from math import log, sqrt
 
 import torch
 
+from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.laws import law_named
 from dpvalue.releasing.job import Job, Release, Request
@@ -47,4 +48,6 @@ def require_release(release: Release, job: Job, request: Request) -> None:
     if release.units > MOST_UNITS:
         raise DpvalueError(f"units must be at most {MOST_UNITS}, got {release.units}")
     require_answer(release, job, request, release.party)
+    if release.numbers.dtype != DTYPES[job.dtype]:
+        raise DpvalueError(f"the release must hold numbers of type {job.dtype}, got {release.numbers.dtype}")
     require_plausible(release, job)

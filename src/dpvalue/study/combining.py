@@ -14,6 +14,7 @@ from dpvalue.data.parties import numbered_groups
 from dpvalue.data.stored_encoding import encoding_to_json
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
+from dpvalue.names import require_names
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.server.rounds import on_walks, requests
 from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
@@ -58,6 +59,7 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
 def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     """Return the table of all releases: what a local run with these parties would have made."""
     names = in_order(list(answers))
+    require_names("names of parties", names)
     if len(names) < 2:
         raise DpvalueError(f"values compare parties: it takes two at least, got {len(names)}")
     blank = _blank(job)

@@ -17,7 +17,7 @@ from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.pipe import Answered, Asked, Nodes, gathered
 from dpvalue.sealing import Key
-from dpvalue.stored import WHOLE, parse_json, read_text
+from dpvalue.stored import parse_json, read_text
 from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.roster import read_roster
 
@@ -111,8 +111,11 @@ def _known(coordinator: Coordinator) -> dict[int, str]:
     if not path.is_file():
         return {}
     found = parse_json(read_text(path), str(path))
-    if not isinstance(found, dict) or not all(node.isdecimal() and isinstance(found[node], str) for node in found):
+    if not isinstance(found, dict) or not all(_is_node(node) and isinstance(found[node], str) for node in found):
         raise DpvalueError(f"{path} has been damaged: it must say the party of each node")
-    for node in found:
-        WHOLE(str(path), int(node))
     return {int(node): name for node, name in found.items()}
+
+
+def _is_node(text: str) -> bool:
+    """Whether a text is the number of a node, of which Flower's have 64 bits without a sign."""
+    return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64

@@ -4,7 +4,8 @@
     round-0/NAME.release     answers; the first valid one of a party counts
     round-1/parties.json     who is asked in the next round: those who answered the first. Written first, it closes it
     round-1/NAME.request     what each is asked; on disk before anything is sent
-    rejected.jsonl           what came and does not count, and why
+    roster.json              the roster, from the first command with one on
+    rejected.jsonl           what came and does not count, and why (`Rejections`)
 
 Whatever comes is untrusted: a release is checked before it is kept, and again when it is read.
 """
@@ -13,33 +14,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
+from dpvalue.names import agreeing, look_of, require_sendable
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key, Seal
-from dpvalue.stored import TEXT, WHOLE, each, fields, parse_json, read_text
+from dpvalue.stored import TEXT, each, parse_json, read_text, refusing
 from dpvalue.study.checks import require_release
 from dpvalue.study.combining import Answers, combine_answers, in_order, next_requests
-from dpvalue.study.roster import Roster
+from dpvalue.study.rejections import Receipt, Rejections
+from dpvalue.study.roster import Roster, remember, remembered
 from dpvalue.valuation.table import Table
 
-_MOST_LETTERS = 100
-_MOST_REJECTED = 10_000  # who sends more does not fill the disk
-_REJECTED = fields(party=TEXT, round=WHOLE, why=TEXT)
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What became of something that came: whose it was, of which round, and why it does not count; empty if it does."""
-
-    party: str
-    round: int
-    why: str = ""
+_ROOM_BESIDE = 2**16  # bytes of a release beside its numbers
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,8 @@ class Coordinator:
     Args:
         folder: where its state is kept; made if it is not there.
         content: the bytes of the job.
-        roster: the parties and their keys; None: anybody, signed or not, the first of a name.
+        roster: the parties and their keys. None: those that the folder keeps from an earlier command; without any,
+            anybody, signed or not, the first of a name.
         key: what requests are sealed with; it must be that of the job. None: they are not.
     """
 
@@ -68,6 +61,22 @@ class Coordinator:
             write_whole(kept, self.content)
         elif Job.from_bytes(kept.read_bytes(), str(kept)).digest != self.job.digest:
             raise DpvalueError(f"{self.folder} holds the state of another job: name another folder")
+        self._recall_roster()
+
+    def _recall_roster(self) -> None:
+        """Keep the roster; raise for one that differs from what is kept, or that lacks who has answered before."""
+        roster = remembered(self.folder, self.roster)
+        object.__setattr__(self, "roster", roster)
+        if roster is None:
+            return
+        for number in range(self.job.rounds):
+            for name in self._answered(number):
+                path = self._path(number, name, "release")
+                try:
+                    self._require_known(name, Release.opened(path.read_bytes(), str(path))[1])
+                except DpvalueError as error:
+                    raise DpvalueError(f"{path} was taken before there was this roster: {error}") from None
+        remember(self.folder, roster)
 
     @cached_property
     def job(self) -> Job:
@@ -80,27 +89,43 @@ class Coordinator:
         return max(number for number in range(self.job.rounds) if not number or self._closing(number).is_file())
 
     def receive(self, content: bytes) -> Receipt:
-        """Keep a release if it counts; return what became of it. The same bytes again count as before."""
+        """Keep a release if it counts; return what became of it. The same bytes again count as before.
+
+        Whatever reading and checking it raises is why it does not count: nothing that a stranger sends ends a study.
+        """
         party, number = "?", 0
         try:
-            release, seal = Release.opened(content)
-            party, number = release.party, release.round
-            self._require_known(party, seal)
-            self._require_valid(release)
-            path = self._path(number, party, "release")
-            if path.is_file():
-                if Release.from_bytes(path.read_bytes()).digest != release.digest:
+            with refusing("the release"):
+                if len(content) > self.longest:
+                    raise DpvalueError(f"the release has more than {self.longest:,} bytes, as none of this job has")
+                release, seal = Release.opened(content)
+                party, number = release.party, release.round
+                self._require_known(party, seal)
+                self._require_valid(release)
+                path = self._path(number, party, "release")
+                is_there = path.is_file()
+                if is_there and Release.from_bytes(path.read_bytes()).digest != release.digest:
                     raise DpvalueError("it has answered this round already, with another release")
-                return Receipt(party, number)
+        except DpvalueError as error:
+            return self.rejections.add(Receipt(party, number, str(error)))
+        if not is_there:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)
-        except DpvalueError as error:
-            return self._reject(Receipt(party, number, str(error)))
         return Receipt(party, number)
+
+    @property
+    def longest(self) -> int:
+        """How many bytes a release of the job can have."""
+        return _ROOM_BESIDE + 8 * self.job.size
+
+    @property
+    def rejections(self) -> Rejections:
+        """What came and does not count."""
+        return Rejections(self.folder / "rejected.jsonl")
 
     def refuse(self, party: str, why: str) -> Receipt:
         """Take note of a party that refused to answer, or did not answer in time."""
-        return self._reject(Receipt(party, self.round, why))
+        return self.rejections.add(Receipt(party, self.round, why))
 
     def asked(self) -> dict[str, bytes]:
         """Return what is to be sent to whom in the round that is being answered, beside the job; empty in the first.
@@ -166,22 +191,12 @@ class Coordinator:
                     found[name] = Release.opened(path.read_bytes(), str(path))[1]
         return found
 
-    def rejected(self) -> list[Receipt]:
-        """Return what came and does not count."""
-        path = self.folder / "rejected.jsonl"
-        lines = read_text(path).splitlines() if path.is_file() else []
-        found = [parse_json(line, str(path)) for line in lines]
-        for line in found:
-            _REJECTED(str(path), line)
-        return [Receipt(line["party"], line["round"], line["why"]) for line in found]
-
     def table(self) -> Table:
         """Return the table of all that was released."""
         return combine_answers(self.job, self.answers())
 
     def _require_known(self, party: str, seal: Seal | None) -> None:
-        if not party.strip() or not party.isprintable() or len(quote(party)) > _MOST_LETTERS:
-            raise DpvalueError(f"party must be a name of at most {_MOST_LETTERS} plain letters that can be printed")
+        require_sendable(party)
         if self.roster is None:
             return
         keys = self.roster.keys
@@ -199,6 +214,9 @@ class Coordinator:
             raise DpvalueError("the first round is closed")
         if number and party not in self.taking_part:
             raise DpvalueError("it has not answered the first round")
+        for other in self._answered(0):
+            if other != party and look_of(other) == look_of(party):
+                raise agreeing("names of parties", other, party)
         first = self._path(0, party, "release")
         if number and Release.from_bytes(first.read_bytes()).units != release.units:
             raise DpvalueError("its number of units is not that of its first release")
@@ -242,11 +260,3 @@ class Coordinator:
 
     def _path(self, number: int, party: str, kind: str) -> Path:
         return self.folder / f"round-{number}" / f"{quote(party, safe=' ').replace('.', '%2E')}.{kind}"
-
-    def _reject(self, receipt: Receipt) -> Receipt:
-        known = self.folder / "rejected.jsonl"
-        line = json.dumps(asdict(receipt))
-        lines = read_text(known).splitlines() if known.is_file() else []
-        if line not in lines and len(lines) < _MOST_REJECTED:
-            write_whole(known, "".join(f"{kept}\n" for kept in [*lines, line]).encode())
-        return receipt

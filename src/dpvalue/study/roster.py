@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
+from dpvalue.names import require_names, require_sendable
 from dpvalue.sealing import require_public
-from dpvalue.stored import parse, read, read_text
+from dpvalue.stored import parse, parse_json, read, read_text
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Member:
     key: str
 
     def __post_init__(self) -> None:
+        require_sendable(self.name)
         require_public(self.key)
 
 
@@ -33,6 +37,7 @@ class Roster:
             given = [getattr(member, what) for member in self.party]
             if len(set(given)) < len(given):
                 raise DpvalueError(f"parties must each have a {what} of their own")
+        require_names("names of parties", [member.name for member in self.party])
 
     @property
     def keys(self) -> dict[str, str]:
@@ -46,3 +51,24 @@ def read_roster(path: Path) -> Roster:
         return read(Roster, parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML"))
     except DpvalueError as error:
         raise DpvalueError(f"{path}: {error}") from None
+
+
+def remembered(folder: Path, given: Roster | None) -> Roster | None:
+    """Return the roster that a study has had from its first command with one on; raises for another one.
+
+    Whoever leaves the roster out later gets the one that is kept. To change it, a person removes the file.
+    """
+    path = folder / "roster.json"
+    if not path.is_file():
+        return given
+    kept = read(Roster, parse_json(read_text(path), str(path)), str(path))
+    if given is not None and given.keys != kept.keys:
+        raise DpvalueError(f"the roster must be the one that this study has had so far: remove {path} to change it")
+    return kept
+
+
+def remember(folder: Path, roster: Roster) -> None:
+    """Keep the roster of a study."""
+    path = folder / "roster.json"
+    if not path.is_file():
+        write_whole(path, (json.dumps(asdict(roster), indent=1) + "\n").encode())

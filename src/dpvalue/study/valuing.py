@@ -53,7 +53,7 @@ def federated(coordinator: Coordinator) -> Federated:
     for name, answers in coordinator.answers().items():
         seal = seals[name]
         answered.append(Answered(name, answers.units, len(answers.releases), "" if seal is None else seal.by))
-    rejected = (Rejected(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejected())
+    rejected = (Rejected(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejections.all())
     return Federated(coordinator.job.digest, coordinator.job.rounds, tuple(answered), tuple(rejected))
 
 

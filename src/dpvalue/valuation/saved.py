@@ -34,6 +34,7 @@ from dpvalue.stored import (
     each,
     fields,
     is_number,
+    is_whole,
     maybe,
     must_be,
     one_of,
@@ -128,7 +129,7 @@ _SPENT = fields(
     charged=fields(ledger=maybe(TEXT), returned=maybe(TEXT), parties=maybe(TEXT), person=maybe(TEXT)),
 )
 _TABLE = fields(
-    names=each(must_be("a text or a whole number", lambda stored: isinstance(stored, str | int)), least=1),
+    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1),
     guarantee=check_guarantee,
     projection=maybe(_describes(Projection)),
     expected_auc=maybe(NUMBER),
