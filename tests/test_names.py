@@ -111,7 +111,7 @@ def test_a_study_of_odd_numbers_as_names_is_valued(files: Files, tmp_path: Path)
     assert isinstance(table, dpv.Table)
     assert table.names == ("-0", "007")
     assert sorted(line.split(",")[0] for line in (tmp_path / "out" / "values.csv").read_text().splitlines()) == [
-        "-0", "007", "party",
+        "'-0", "007", "party",
     ]  # fmt: skip
     answers["east"].save(tmp_path / "7.release")
     replace(answers["east"], party="7", numbers=answers["east"].numbers * 0.9).save(tmp_path / "7.release")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 
+from dpvalue.names import party_label
 from dpvalue.printable import one_line
 
 _NUMBER = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4}))")
@@ -21,7 +22,6 @@ _AMBIGUOUS = re.compile(r"\\(?=x[0-9a-f]{2}|u[0-9a-f]{4})")
 _FORMULA = re.compile(
     "'*[\\s\ufeff\u200b\u2060]*[=+\\-@\uff1d\uff0b\uff0d\uff20]"
 )  # the wide ones are formulas to some, too
-_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,14}")  # longer ones are texts, as in `dpvalue.data.parties`
 
 
 def escaped(name: str) -> str:
@@ -51,7 +51,8 @@ def name_of(cell: str) -> str | int:
     >>> name_of("'=1+1"), name_of("north"), name_of("-7")
     ('=1+1', 'north', -7)
     """
-    if _WHOLE.fullmatch(cell):
-        return int(cell)
+    label = party_label(cell)
+    if isinstance(label, int):
+        return label
     text = cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
     return _NUMBER.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
