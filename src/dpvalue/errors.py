@@ -31,6 +31,9 @@ class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
         )
         self.spent, self.asked, self.left = spent, asked, left
 
+    def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[float, float, float]]:
+        return BudgetExceeded, (self.spent, self.asked, self.left)
+
 
 def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise unless `value` is one of `allowed`."""

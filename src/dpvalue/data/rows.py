@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpvalue.arrays import Array, Bools, Ints
+from dpvalue.errors import DpvalueError
 
 _PIECE = 2**20  # numbers
 
@@ -112,6 +113,9 @@ class _Rows:
 @dataclass(frozen=True, repr=False)
 class PrivateRows(_Rows):
     """The parties' rows. Whatever is made of them leaves with noise, through `dpvalue.releasing`, or not at all."""
+
+    def __reduce__(self) -> NoReturn:
+        raise DpvalueError("private rows cannot be pickled or copied: they would leave without noise")
 
 
 @dataclass(frozen=True, repr=False)

@@ -37,7 +37,7 @@ class PaperCNN(Network):
 
     def __init__(self, example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> None:
         shape = tuple(example.shape)
-        super().__init__(lambda: paper_cnn(shape, outputs), task, "cnn", example, dtype, device)
+        super().__init__(partial(paper_cnn, shape, outputs), task, "cnn", example, dtype, device)
         self._rows, self._columns = (shape[1] - 2) // 2, (shape[2] - 2) // 2
         self._outputs, self._taps = outputs, 9 * shape[0]
         self._gradients_of_one: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None

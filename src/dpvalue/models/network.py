@@ -73,6 +73,14 @@ class Network:
         self._refuse_lookups(example)
         self._kernel: Callable[[Tensor, Tensor], Tensor] | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out the modules of threads: each is made anew where it is needed."""
+        return {name: part for name, part in vars(self).items() if name != "_of_thread"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._of_thread = threading.local()
+
     @property
     def trained(self) -> tuple[str, ...]:
         """The names of the parameters that are trained, in order."""

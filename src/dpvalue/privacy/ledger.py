@@ -156,6 +156,10 @@ class Ledger:
             _keep(Path(head), f"0:{_start(terms)}")
         return cls(path, purpose, head)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Name the file: what is pickled or copied opens the ledger anew, with all checks."""
+        return Ledger, (self.path, self.purpose, self._head_file)
+
     def under(self, purpose: str) -> Ledger:
         """Return the same ledger with slots of another name, under the same budget."""
         return Ledger(self.path, purpose, self._head_file)

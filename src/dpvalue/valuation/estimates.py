@@ -19,7 +19,7 @@ from dpvalue.valuation.semivalues import Semivalue
 FIELDS = ("values", "std_errors", "counts", "sample_variances")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Estimate:
     """The values of one semivalue: per party the value, its Monte Carlo error, and the number of marginals used.
 

@@ -193,6 +193,10 @@ class Result:
         """
         return judge(self.table, self._of(semivalue, again), level, pay)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again from the table and the utility: games hold functions that cannot be pickled."""
+        return {name: vars(self)[name] for name in self.__dataclass_fields__} | {"played": None}
+
     def _of(self, semivalue: str | None, again: Renoising) -> Renoised:
         return self.renoised(**again)[self.name_of(semivalue)]
 

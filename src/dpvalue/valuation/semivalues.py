@@ -16,10 +16,12 @@ Everything is computed in log space: the binomials overflow from n = 1030 on.
 
 from __future__ import annotations
 
+import pickle
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import lgamma, log
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +46,25 @@ class Semivalue:
     name: str
     weights: Callable[[int], Floats]
     joining: Joining | None = None
+
+    def __copy__(self) -> Semivalue:
+        return self  # it cannot change
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Semivalue:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self == _by_name(self.name):
+            return semivalue, (self.name,)
+        held = self.name, self.weights, self.joining
+        try:
+            pickle.dumps(held)
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise DpvalueError(
+                f"the semivalue {self.name!r} cannot be pickled: its functions must be defined at the top of a module, "
+                f"not as a lambda or inside a function ({error})"
+            ) from None
+        return Semivalue, held
 
     def position_weights(self, n: int) -> Floats:
         """Return p(1), ..., p(n), which sum to n.
@@ -71,11 +92,19 @@ def semivalue(name: str | Semivalue) -> Semivalue:
     if isinstance(name, Semivalue):
         _refuse_taken_name(name)
         return name
-    text = name.replace(" ", "").lower() if isinstance(name, str) else ""
+    found = _by_name(name) if isinstance(name, str) else None
+    if found is None:
+        raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
+    return found
+
+
+def _by_name(name: str) -> Semivalue | None:
+    """The semivalue of a name; None if there is none. That of the same name is equal, however it was made."""
+    text = name.replace(" ", "").lower()
     if text == "shapley":
         return Semivalue("shapley", np.ones, _even)
     if text == "banzhaf":
-        return Semivalue("banzhaf", _banzhaf, lambda points: (np.array([0.5]), np.ones(1)))
+        return Semivalue("banzhaf", _banzhaf, _half)
     if text == "loo":
         return Semivalue("loo", _leave_one_out)
     beta = re.fullmatch(r"beta\(([0-9.eE+-]+),([0-9.eE+-]+)\)", text)
@@ -85,19 +114,16 @@ def semivalue(name: str | Semivalue) -> Semivalue:
         except ValueError:
             a = b = 0.0
         if 0 < a < float("inf") and 0 < b < float("inf"):
-            return Semivalue(
-                f"beta({_number(a)},{_number(b)})", lambda n: _beta(n, a, b), lambda points: _jacobi(points, a, b)
-            )
-    raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
+            return Semivalue(f"beta({_number(a)},{_number(b)})", _Beta(a, b), _Jacobi(a, b))
+    return None
 
 
 def _refuse_taken_name(given: Semivalue) -> None:
     """Raise if a custom semivalue goes by a name that means something else, in a frame or in a saved file."""
-    try:
-        known = semivalue(given.name)
-    except DpvalueError:
+    known = _by_name(given.name)
+    if known is None:
         if given.name in ("party", "size", "rank", "rank_low", "rank_high", "payout", "payout_low", "payout_high"):
-            raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames") from None
+            raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames")
         return
     if not np.allclose(known.position_weights(7), given.position_weights(7)):
         raise DpvalueError(f"a custom semivalue must not be called {given.name!r}, which means other weights")
@@ -134,9 +160,21 @@ def _banzhaf(n: int) -> Floats:
     return _normalised(_log_binomials(n) + log(n) - (n - 1) * log(2))
 
 
-def _beta(n: int, a: float, b: float) -> Floats:
-    log_beta = np.array([lgamma(r + b - 1) + lgamma(n - r + a) for r in range(1, n + 1)])
-    return _normalised(_log_binomials(n) + log_beta)
+def _half(points: int) -> tuple[Floats, Floats]:
+    """Probability 1/2, whatever the number of points."""
+    return np.array([0.5]), np.ones(1)
+
+
+@dataclass(frozen=True)
+class _Beta:
+    """The position weights of Beta(a, b): a value, so that two of the same a and b are equal."""
+
+    a: float
+    b: float
+
+    def __call__(self, n: int) -> Floats:
+        log_beta = np.array([lgamma(r + self.b - 1) + lgamma(n - r + self.a) for r in range(1, n + 1)])
+        return _normalised(_log_binomials(n) + log_beta)
 
 
 def _even(points: int) -> tuple[Floats, Floats]:
@@ -145,12 +183,18 @@ def _even(points: int) -> tuple[Floats, Floats]:
     return (nodes + 1) / 2, weights / 2
 
 
-def _jacobi(points: int, a: float, b: float) -> tuple[Floats, Floats]:
+@dataclass(frozen=True)
+class _Jacobi:
     """Gauss-Jacobi for t that is Beta(b, a) distributed."""
-    from scipy.special import roots_jacobi
 
-    nodes, weights = roots_jacobi(points, a - 1, b - 1)
-    return (nodes + 1) / 2, weights / weights.sum()
+    a: float
+    b: float
+
+    def __call__(self, points: int) -> tuple[Floats, Floats]:
+        from scipy.special import roots_jacobi
+
+        nodes, weights = roots_jacobi(points, self.a - 1, self.b - 1)
+        return (nodes + 1) / 2, weights / weights.sum()
 
 
 def _leave_one_out(n: int) -> Floats:
