@@ -256,8 +256,8 @@ def test_a_budget_for_some_of_the_rounds_is_refused_before_the_first(
 
 def test_parties_at_home_charge_their_own_ledgers_once(tmp_path: Path) -> None:
     parties = [
-        replace(party, ledger=dpv.Ledger.create(tmp_path / party.name, dpv.Privacy(1.01, unit="record"), party.name))
-        for party in at_home()
+        at_home(ledger=dpv.Ledger.create(tmp_path / name, dpv.Privacy(1.01, unit="record"), name))[place]
+        for place, name in enumerate(SIZES)
     ]
     prepared = ready(**made_secure())
     first = by_messages(prepared, parties)

@@ -25,6 +25,7 @@ from dpvalue.arrays import Ints, Words
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.laws import law_named
 from dpvalue.streams import Purpose, stream
+from dpvalue.uncopied import Uncopied
 
 KINDS = ("secure", "fast")
 _NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
@@ -37,7 +38,7 @@ def piece_rows(size: int, device: torch.device) -> int:
     return max(1, _NUMBERS_AT_ONCE[device.type] // size)
 
 
-class NoiseStream:
+class NoiseStream(Uncopied):
     """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them, `piece` rows at once.
 
     Without a piece it draws as many as are asked for.
@@ -68,7 +69,7 @@ class NoiseStream:
         return out
 
 
-class ChaChaWords:
+class ChaChaWords(Uncopied):
     """Uniform 64-bit words: the key stream of ChaCha20 under a key of the operating system.
 
     Far before a key's counter of blocks would start again, a new key takes its place.

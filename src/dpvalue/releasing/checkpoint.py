@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError, require_count
+from dpvalue.locks import alone
 from dpvalue.privacy.charges import Charge
 from dpvalue.stored import OBJECT, TEXT, fields, must_be, parse_json
 
@@ -23,10 +24,10 @@ _HEADER = fields(format=must_be(str(FORMAT_VERSION), lambda x: x == FORMAT_VERSI
 
 
 class Checkpoint:
-    """The releases of one run in a folder, which is made with the first of them.
+    """The releases of one run in a folder, which is made when the first of them is asked for.
 
-    Formal guarantee: `release` returns bytes that are on the disk, and for one slot always the same: after a crash no
-    second noise is drawn for what may have been seen.
+    Formal guarantee: `release` returns bytes that are on the disk, and for one slot always the same: after a crash, and
+    in several threads or processes at once, no second noise is drawn for what may have been seen.
 
     Attributes:
         returned: the date of each release that was there already, by its slot.
@@ -47,6 +48,12 @@ class Checkpoint:
         """
         require_count("slot", slot, least=0)
         path = self.folder / f"release-{slot}"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with alone(path):
+            return self._release(path, slot, request, make)
+
+    def _release(self, path: Path, slot: int, request: str, make: Callable[[], bytes]) -> bytes:
+        """The same, while no other thread or process looks at the slot."""
         if path.is_file():
             asked, date, stored = _read(path)
             if asked != request:
@@ -60,7 +67,6 @@ class Checkpoint:
             "made": datetime.now(UTC).date().isoformat(),
             "digest": _digest(made),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
         write_whole(path, json.dumps(header).encode() + b"\n" + made)
         return made
 

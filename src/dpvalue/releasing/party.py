@@ -6,10 +6,12 @@ untrusted; what it hands out is a release.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -31,6 +33,7 @@ from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.asking import Answering
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Job, Release, Request
+from dpvalue.uncopied import Uncopied
 
 _ROUNDING = 1 - 1e-9
 
@@ -48,14 +51,14 @@ class _Alone(Parties):
         return (self.name,), np.zeros(row_count(self.X, "the party's features"), dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
-class Party:
-    """One party, where its rows are.
+class Party(Uncopied):
+    """One party, where its rows are. It cannot be copied or pickled.
 
     Formal guarantee: all that leaves it through `answer` for one job is (epsilon, delta)-DP as its `privacy` says,
     whatever the server asks: its requests may depend on earlier releases of anybody, a round is answered once, and the
-    same request gets the same bytes. Without a ledger that holds for this object, and jobs add up; with one, all jobs
-    together stay within its budget. Not for a `simulation`, whose noise the server can remove.
+    same request gets the same bytes, in whatever threads. Without a ledger that holds for this object, which answers in
+    the process that made it alone, and jobs add up; with one it holds for all processes, and all jobs together stay
+    within its budget. Not for a `simulation`, whose noise the server can remove.
 
     Args:
         name: as the server knows it.
@@ -69,19 +72,31 @@ class Party:
         asker: who asks, as the ledger is to know it; jobs of different askers share its budget.
     """
 
-    name: str
-    X: Any
-    y: Any
-    persons: Any = None
-    person_column: str | None = None
-    ledger: Ledger | None = None
-    simulation: bool = False
-    engine: Engine = field(default_factory=Local)
-    asker: str = ""
-    _answered: dict[tuple[str, int], tuple[str, bytes]] = field(default_factory=dict, init=False)
-
-    def __post_init__(self) -> None:
-        require_sendable(self.name)
+    def __init__(
+        self,
+        name: str,
+        X: Any,
+        y: Any,
+        persons: Any = None,
+        person_column: str | None = None,
+        ledger: Ledger | None = None,
+        simulation: bool = False,
+        engine: Engine | None = None,
+        asker: str = "",
+    ) -> None:
+        require_sendable(name)
+        self.name: Final = name
+        self.X: Final = X
+        self.y: Final = y
+        self.persons: Final = persons
+        self.person_column: Final = person_column
+        self.ledger: Final = ledger
+        self.simulation: Final = simulation
+        self.engine: Final = Local() if engine is None else engine
+        self.asker: Final = asker
+        self._answered: Final[dict[tuple[str, int], tuple[str, bytes]]] = {}
+        self._answering: Final = threading.Lock()
+        self._process: Final = os.getpid()
 
     def __repr__(self) -> str:
         return f"Party({self.name!r})"
@@ -124,14 +139,20 @@ class Party:
         return _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
 
     def _once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
-        """The bytes of a round, made at the first request; another request for the round is refused."""
-        asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
-        if asked != request.digest:
-            raise DpvalueError(f"round {request.round} of this job was asked for differently before")
-        if not answer:
-            answer = make()
-            self._answered[job.digest, request.round] = asked, answer
-        return answer
+        """The bytes of a round, made at the first request; another request for the round is refused.
+
+        One thread at a time, from looking for an answer to keeping it.
+        """
+        if os.getpid() != self._process:  # parent and child would each draw noise for the same round
+            raise DpvalueError("a party without a ledger answers in the process that made it alone: give it a ledger")
+        with self._answering:
+            asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
+            if asked != request.digest:
+                raise DpvalueError(f"round {request.round} of this job was asked for differently before")
+            if not answer:
+                answer = make()
+                self._answered[job.digest, request.round] = asked, answer
+            return answer
 
 
 def purpose_of(job: Job, asker: str) -> str:
