@@ -82,7 +82,7 @@ def _last_round(coordinator: object) -> bool:
     if number and waiting:
         out.print(f"waiting for round {number} of: {', '.join(waiting)}", markup=False)
     if number + 1 < coordinator.job.rounds and not waiting:
-        coordinator.close()
+        coordinator.close(number)
         number = coordinator.round
         folder = coordinator.folder / f"round-{number}"
         out.print(f"round {number} of {coordinator.job.rounds}: send each party its request in {folder}", markup=False)

@@ -16,6 +16,7 @@ from dpvalue.archive import read_bytes
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.pipe import Answered, Asked, Nodes, gathered
+from dpvalue.locks import alone
 from dpvalue.sealing import Key
 from dpvalue.stored import parse_json, read_text
 from dpvalue.study.coordinator import Coordinator
@@ -57,7 +58,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Patience) -> int:
             _take(coordinator, node, answered)
         sent += len(asked)
         _log.info("round %d: %d message(s), %d parties", number, len(asked), len(coordinator.taking_part))
-        if not coordinator.close():
+        if not coordinator.close(number):
             return sent
         there = nodes.nodes()
 
@@ -99,10 +100,13 @@ def _take(coordinator: Coordinator, node: int, answered: Answered | None) -> Non
         coordinator.refuse(_known(coordinator).get(node, f"node {node}"), why)
         return
     receipt = coordinator.receive(answered.release)
-    known = _known(coordinator)
-    if not receipt.why and receipt.party not in known.values():
-        kept = {str(other): name for other, name in known.items()} | {str(node): receipt.party}
-        write_whole(coordinator.folder / "nodes.json", json.dumps(kept).encode())
+    if receipt.why:
+        return
+    with alone(coordinator.folder / "nodes.json"):
+        known = _known(coordinator)
+        if receipt.party not in known.values():
+            kept = {str(other): name for other, name in known.items()} | {str(node): receipt.party}
+            write_whole(coordinator.folder / "nodes.json", json.dumps(kept).encode())
 
 
 def _known(coordinator: Coordinator) -> dict[int, str]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from urllib.parse import quote, unquote
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
+from dpvalue.locks import alone
 from dpvalue.names import agreeing, look_of, require_sendable
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key, Seal
@@ -58,8 +60,10 @@ class Coordinator:
         self.folder.mkdir(parents=True, exist_ok=True)
         kept = self.folder / "study.job"
         if not kept.is_file():
-            write_whole(kept, self.content)
-        elif Job.from_bytes(kept.read_bytes(), str(kept)).digest != self.job.digest:
+            with self._alone():
+                if not kept.is_file():
+                    write_whole(kept, self.content)
+        if Job.from_bytes(kept.read_bytes(), str(kept)).digest != self.job.digest:
             raise DpvalueError(f"{self.folder} holds the state of another job: name another folder")
         self._recall_roster()
 
@@ -93,6 +97,10 @@ class Coordinator:
 
         Whatever reading and checking it raises is why it does not count: nothing that a stranger sends ends a study.
         """
+        with self._alone():
+            return self._receive(content)
+
+    def _receive(self, content: bytes) -> Receipt:
         party, number = "?", 0
         try:
             with refusing("the release"):
@@ -113,6 +121,10 @@ class Coordinator:
             write_whole(path, content)
         return Receipt(party, number)
 
+    def _alone(self) -> AbstractContextManager[None]:
+        """What looks at the state and then writes is done by one process and thread at a time."""
+        return alone(self.folder / "study.job")
+
     @property
     def longest(self) -> int:
         """How many bytes a release of the job can have."""
@@ -125,7 +137,8 @@ class Coordinator:
 
     def refuse(self, party: str, why: str) -> Receipt:
         """Take note of a party that refused to answer, or did not answer in time."""
-        return self.rejections.add(Receipt(party, self.round, why))
+        with self._alone():
+            return self.rejections.add(Receipt(party, self.round, why))
 
     def asked(self) -> dict[str, bytes]:
         """Return what is to be sent to whom in the round that is being answered, beside the job; empty in the first.
@@ -135,16 +148,21 @@ class Coordinator:
         number = self.round
         if number == 0:
             return {}
-        self._write_requests(number)
+        with self._alone():
+            self._write_requests(number)
         waiting = [name for name in self.taking_part if not self._path(number, name, "release").is_file()]
         return {name: self._path(number, name, "request").read_bytes() for name in waiting}
 
-    def close(self) -> bool:
+    def close(self, ended: int | None = None) -> bool:
         """End the round that is being answered, and begin the next; return whether there is one.
 
-        Who has not answered the first round is out; who misses a later one has fewer releases, and spends less.
+        Who has not answered the first round is out; who misses a later one has fewer releases, and spends less. Of
+        several processes that end the same round, given as `ended`, one does, and no round is ended unasked.
         """
-        number = self.round + 1
+        with self._alone():
+            return self.round > ended if ended is not None and ended != self.round else self._close(self.round + 1)
+
+    def _close(self, number: int) -> bool:
         if number == 1 and len(self._answered(0)) < 2:
             raise DpvalueError(f"values compare parties: two at least must answer, {len(self._answered(0))} did")
         if number >= self.job.rounds:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
+from dpvalue.locks import alone
 from dpvalue.names import require_names, require_sendable
 from dpvalue.sealing import require_public
 from dpvalue.stored import parse, parse_json, read, read_text
@@ -68,7 +69,10 @@ def remembered(folder: Path, given: Roster | None) -> Roster | None:
 
 
 def remember(folder: Path, roster: Roster) -> None:
-    """Keep the roster of a study."""
+    """Keep the roster of a study; raise if another process has kept another one."""
     path = folder / "roster.json"
     if not path.is_file():
-        write_whole(path, (json.dumps(asdict(roster), indent=1) + "\n").encode())
+        with alone(path):
+            if not path.is_file():
+                write_whole(path, (json.dumps(asdict(roster), indent=1) + "\n").encode())
+    remembered(folder, roster)

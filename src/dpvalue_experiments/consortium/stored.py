@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue_experiments.bench.machine import facts
 from dpvalue_experiments.consortium.cells import CELLS
@@ -85,9 +85,7 @@ def _short(number: Any) -> Any:
 
 def _write(path: Path, content: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(f'{{"machine": {json.dumps(facts())},\n{content}}}\n')
-    scratch.replace(path)
+    write_whole(path, f'{{"machine": {json.dumps(facts())},\n{content}}}\n'.encode())
 
 
 def keep_data(folder: str | None, out: Path) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
+from dpvalue.locks import held
 from dpvalue.progress import reporting
 from dpvalue_experiments.bench.machine import facts
 from dpvalue_experiments.paper.datasets import MissingDataError, load
@@ -119,11 +121,23 @@ def run_trials(
 
 
 def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) -> tuple[Path, str]:
-    """Run what is missing; write the figure and a page, and return its path and the table."""
-    with reporting(progress=True) as tell:
-        trials = run_trials(experiment, scale, folder, workers, tell)
+    """Run what is missing; write the figure and a page, and return its path and the table.
+
+    Raises if another process is at it: what both would make is made once.
+    """
     size = "quick" if scale.quick else "full"
     path = folder / experiment.name / size
+    with ExitStack() as locks:
+        for place in sorted({experiment.place(scale, folder), path}):
+            locks.enter_context(held(place))
+        return _make_page(experiment, scale, folder, workers, path)
+
+
+def _make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int, path: Path) -> tuple[Path, str]:
+    """The same, while no other process writes there."""
+    size = path.name
+    with reporting(progress=True) as tell:
+        trials = run_trials(experiment, scale, folder, workers, tell)
     try:
         table = experiment.show(trials, path.with_name(f"{size}-figure"))
     except KeyError as error:
@@ -132,12 +146,12 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
     made_on = (", ".join(f"{name} {fact}" for name, fact in one["machine"].items()) for one in trials)
     machines = "; ".join(dict.fromkeys(made_on))
     page = path.with_name(f"{size}.md")
-    page.write_text(
+    text = (
         f"# {experiment.name}\n\n{experiment.title}. {len(trials)} trial(s), mean (standard error)."
         f"{' In small, to see that it works: --full has the sizes above.' if scale.quick else ''}\n\n{table}\n"
-        f"![{experiment.name}]({size}-figure.png)\n\nMachine: {machines}.\n",
-        encoding="utf-8",
+        f"![{experiment.name}]({size}-figure.png)\n\nMachine: {machines}.\n"
     )
+    write_whole(page, text.encode())
     return page, table
 
 
@@ -160,6 +174,4 @@ def keep_trials(name: str, scale: Scale, numbers: Sequence[int], place: Path) ->
     place.mkdir(parents=True, exist_ok=True)
     for number, trial in zip(numbers, made, strict=True):
         content = json.dumps({"trial": number, "machine": facts(), **trial}, indent=1)
-        scratch = place / f".trial-{number}.{os.getpid()}"
-        scratch.write_text(content + "\n")
-        scratch.replace(place / f"trial-{number}.json")
+        write_whole(place / f"trial-{number}.json", f"{content}\n".encode())
