@@ -90,6 +90,8 @@ Entry = Callable[[dict[str, Any], dict[str, Any], Path], Any]
 def told(found: Any, folder: Path) -> list[Any]:
     """All that a result tells: what it prints, its numbers, and its file."""
     texts = [repr(found), str(found)]
+    if isinstance(found, dpv.Plan):
+        texts.append(str({name: part for name, part in vars(found).items() if name != "prepared"}))
     if hasattr(found, "save"):
         found.save(folder / "saved")
         texts += [str((folder / "saved").read_bytes()), repr(dpv.load(folder / "saved"))]

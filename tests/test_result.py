@@ -301,9 +301,40 @@ def test_a_table_of_many_starts_cannot_be_replayed(data: tuple[Arrays, Arrays]) 
         result.noise_std()
 
 
-def test_values_are_what_a_repr_says(result: dpv.Result) -> None:
-    assert repr(result).startswith("Result(shapley, loo of 20 parties")
+def test_a_repr_shows_the_highest_and_the_lowest_values(result: dpv.Result) -> None:
+    values = result.values["shapley"]
+    first, second, *_, last = np.argsort(-values, kind="stable")
+    said = f"{first} = {values[first]:.3g}, {second} = {values[second]:.3g}, ..., {last} = {values[last]:.3g}"
+    assert repr(result).startswith(f"Result(20 parties, shapley: {said}; loo: ")
+    assert repr(result).endswith(", epsilon = 4, delta = 0 per party, simulation)")
     assert "20 parties x 1," in repr(result.table)
+
+
+def test_a_result_is_a_mapping_of_parties(result: dpv.Result) -> None:
+    assert len(result) == 20
+    assert list(result) == list(result.keys()) == list(result.table.names) == list(range(20))
+    assert result[3] == {name: float(values[3]) for name, values in result.values.items()}
+    assert result["3"] == result[np.int64(3)] == result[3]  # type: ignore[index]
+    assert dict(result) == dict(result.items()) == {name: result[name] for name in range(20)}
+    known: list[object] = [3, "3", np.int64(0)]
+    unknown: list[object] = [20, "20", "", True, None, 3.5]
+    assert [name in result for name in known + unknown] == [True] * 3 + [False] * 6
+    assert str(result.compare("3", 4, draws=2)) == str(result.compare(3, 4, draws=2))
+
+
+def test_a_party_that_there_is_not_is_named_with_those_that_are_like_it(data: tuple[Arrays, Arrays]) -> None:
+    groups = np.array(["north clinic", "south clinic", "city hospital", "2"])[np.arange(len(data[0][1])) % 4]
+    result = dpv.value(*data, groups=groups, privacy=None, progress=False)
+    assert list(result) == [2, "city hospital", "north clinic", "south clinic"]
+    with pytest.raises(dpv.DpvalueError, match=r"party must be one of 'north clinic', .*, \.\.\.; got 'nroth clinic'"):
+        result["nroth clinic"]
+    with pytest.raises(KeyError) as caught:
+        result["zzz"]
+    assert str(caught.value) == ("party must be one of 2, 'city hospital', 'north clinic', 'south clinic'; got 'zzz'")
+    with pytest.raises(dpv.DpvalueError, match="got True"):
+        result[True]
+    with pytest.raises(dpv.DpvalueError, match="party must be one of"):
+        result.compare("north clinic", "nroth clinic")
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "person", "none"])

@@ -15,6 +15,12 @@ class DpvalueError(ValueError):
     """A bad argument or a refused request; the message names the argument, the value and what is allowed."""
 
 
+class UnknownPartyError(DpvalueError, KeyError):
+    """The name of a party that there is not; a `KeyError` too, as `result[party]` raises it."""
+
+    __str__ = ValueError.__str__  # that of a KeyError puts the message in quotes
+
+
 class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
     """A release that would pass the budget of a ledger; nothing was released.
 

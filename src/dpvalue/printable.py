@@ -8,6 +8,7 @@ marks that turn the direction of writing (the text would read as another), line 
 from __future__ import annotations
 
 import re
+from html import escape
 
 _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _BREAKS = re.compile("[\t\n]")
@@ -29,6 +30,15 @@ def one_line(text: str) -> str:
     a\x0ab
     """
     return _BREAKS.sub(_number, visible(text))
+
+
+def safe(text: object) -> str:
+    """Return a text, or anything as text, that can stand in an HTML element or in an attribute in quotes.
+
+    >>> print(safe("<b>A & B</b>"))
+    &lt;b&gt;A &amp; B&lt;/b&gt;
+    """
+    return escape(visible(str(text)))
 
 
 def _number(found: re.Match[str]) -> str:

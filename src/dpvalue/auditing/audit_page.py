@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dpvalue.display import html_lines
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
@@ -70,6 +71,13 @@ class Audit:
     def holds(self) -> bool:
         """Whether nothing was found to be wrong. It is no proof: another attack might do better."""
         return not self.faults
+
+    def __repr__(self) -> str:
+        verdict = "holds" if self.holds else "BROKEN"
+        return f"Audit(epsilon >= {self.bound:.3g} where {self.claim:.4g} is claimed: {verdict})"
+
+    def _repr_html_(self) -> str:
+        return html_lines("Audit", str(self))
 
     def __str__(self) -> str:
         spent = self.guarantee

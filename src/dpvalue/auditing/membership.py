@@ -66,6 +66,9 @@ class MembershipAttack:
         """Whether the mean is within three standard errors of its bound, or below."""
         return self.mean <= self.bound + 3 * self.std_error
 
+    def __repr__(self) -> str:
+        return f"MembershipAttack({self})"
+
     def __str__(self) -> str:
         spent = self.guarantee
         claim = f"epsilon = {spent.epsilon:.4g}, {spent.mechanism}" if spent.private else "no differential privacy"

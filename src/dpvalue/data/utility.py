@@ -53,6 +53,9 @@ class Utility:
         if len(labels) < 2:
             raise DpvalueError(f"utility must have at least 2 rows, got {len(labels)}")
 
+    def __repr__(self) -> str:
+        return f"Utility({row_count(self.X, 'utility features')} rows, metric={self.metric!r})"
+
     def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
         """Return how rows become numbers, as this public set fixes it for a model."""
         task = task_of(model, self.metric, float_labels=are_floats(self.y))

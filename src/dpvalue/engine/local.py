@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from dpvalue.display import changed_fields
 from dpvalue.engine.base import Done, Item
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
@@ -62,6 +63,9 @@ class Local:
             raise DpvalueError(f"device must be one of auto, cpu, cuda, cuda:N; got {self.device!r}")
         if kind == "cuda" and not torch.cuda.is_available():
             raise DpvalueError(f"device must be available here, got {self.device!r} without a usable GPU")
+
+    def __repr__(self) -> str:
+        return changed_fields(self, "device", "dtype")
 
     @property
     def torch_device(self) -> torch.device:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
+from dpvalue.display import changed_fields
 from dpvalue.engine.base import Engine
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
@@ -128,6 +129,9 @@ class Settings:
             raise DpvalueError(
                 f"clip_rule={rule.name!r} needs a clip, the length to scale to, when there is no privacy"
             )
+
+    def __repr__(self) -> str:
+        return changed_fields(self, "model", "privacy")
 
     def _require_ledger_use(self, ledger: object) -> None:
         if not isinstance(ledger, Ledger):

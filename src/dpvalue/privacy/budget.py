@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 
+from dpvalue.display import changed_fields, counted
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
 from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.laws import LAWS, law_named
@@ -75,6 +76,9 @@ class Privacy:
         spread = f" in at most {self.parties_per_person} parties" if self.unit == "person" else ""
         spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
         return f"{spent} per {self.unit}{spread}, neighbours {self.neighbours}"
+
+    def __repr__(self) -> str:
+        return changed_fields(self, "epsilon", "delta", "unit")
 
     @property
     def laws(self) -> tuple[str, ...]:
@@ -192,6 +196,19 @@ class Guarantee:
         loss = self.epsilon if self.mu is None else self.mu
         assert loss is not None
         return loss * (moved[neighbours] / moved[str(self.neighbours)])
+
+    @property
+    def terms(self) -> str:
+        """What was spent, in a few words."""
+        if self.epsilon is None:
+            return "no differential privacy"
+        seeded = ", simulation" if self.simulation else ""
+        return f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g} per {self.unit}{seeded}"
+
+    def __repr__(self) -> str:
+        if not self.private:
+            return f"Guarantee({self.terms})"
+        return f"Guarantee({self.terms}, {self.neighbours}, {self.mechanism}, {counted(self.releases, 'release')})"
 
     def __str__(self) -> str:
         if self.epsilon is None:

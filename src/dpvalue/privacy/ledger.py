@@ -156,6 +156,9 @@ class Ledger:
             _keep(Path(head), f"0:{_start(terms)}")
         return cls(path, purpose, head)
 
+    def __repr__(self) -> str:
+        return f"Ledger({str(self.path)!r}, purpose={self.purpose!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Name the file: what is pickled or copied opens the ledger anew, with all checks."""
         return Ledger, (self.path, self.purpose, self._head_file)

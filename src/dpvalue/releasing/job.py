@@ -20,6 +20,7 @@ from torch import Tensor
 from dpvalue.archive import Archive, Parts, Tensors, digest, read_bytes
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, encoding_to_json
+from dpvalue.display import counted
 from dpvalue.durable import write_whole
 from dpvalue.engine.local import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
@@ -247,6 +248,11 @@ class Job(_Crossing):
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
             raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
 
+    def __repr__(self) -> str:
+        kind = self.model.kind if isinstance(self.model.kind, str) else "custom"
+        rounds = f"{counted(self.rounds, 'round')} of {counted(self.size, 'number')}"
+        return f"Job(a {self.statistic.kind} of the model {kind!r}, {rounds}, {self.privacy.terms})"
+
     @property
     def rounds(self) -> int:
         """How many releases a party makes in all."""
@@ -375,6 +381,10 @@ class Request(_Crossing):
         if self.shares is not None and self.shares.shape != self.points.shape[:1]:
             raise DpvalueError(f"shares must be one for each of {len(self.points)} points")
 
+    def __repr__(self) -> str:
+        points = f"{counted(len(self.points), 'point')} of {counted(self.points.shape[1], 'number')}"
+        return f"Request(round {self.round} of job {self.job[:12]}, {points})"
+
     def to(self, like: Tensor) -> Request:
         """Return the same request, in the type and on the device of a tensor."""
         return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
@@ -428,6 +438,10 @@ class Release(_Crossing):
     def __post_init__(self) -> None:
         require_count("round", self.round, least=0)
         require_count("units", self.units, least=0)
+
+    def __repr__(self) -> str:
+        numbers = f"{counted(self.units, 'unit')}, {counted(len(self.numbers), 'number')}"
+        return f"Release({self.party!r}, round {self.round} of job {self.job[:12]}, {numbers})"
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""

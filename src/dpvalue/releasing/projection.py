@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.display import changed_fields
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import REGRESSION, Linear, Model
 from dpvalue.models.ridge import ridge
@@ -68,6 +69,9 @@ class Projection:
         """Return whether it is still to be chosen how long the public model is trained."""
         at_once = isinstance(model, Linear) and model.task == REGRESSION
         return self.steps is None and (self.source == "path" or (self.is_score and not at_once))
+
+    def __repr__(self) -> str:
+        return changed_fields(self, "m", "source")
 
     def __str__(self) -> str:
         trained = f", {self.steps} public steps" if self.steps else ""

@@ -27,6 +27,7 @@ from numbers import Real
 import numpy as np
 
 from dpvalue.arrays import Floats
+from dpvalue.display import changed_fields
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
 
 PAPER_KINDS = ("independent", "running-mean", "optimal", "decaying")
@@ -194,6 +195,9 @@ class Schedule:
             weights *= 1.0 - own.mean()
             weights[start:stop] = own / len(own)
         return weights
+
+    def __repr__(self) -> str:
+        return changed_fields(self)
 
     def __str__(self) -> str:
         text = self.kind

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpvalue.printable import safe
 from dpvalue.report.charts import LARGEST
-from dpvalue.report.text import safe
 
 _WIDE = 1000.0
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.report.text import safe
+from dpvalue.printable import safe
 
 _WIDTH, _HEIGHT = 460, 270
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 44

@@ -11,11 +11,12 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.detection import is_useful
+from dpvalue.printable import safe
 from dpvalue.report.bars import Bar, bars
 from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
-from dpvalue.report.text import policy, safe
+from dpvalue.report.text import policy
 from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
 from dpvalue.valuation.intervals import MOST_NAMED

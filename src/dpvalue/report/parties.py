@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpvalue.report.text import safe
+from dpvalue.printable import safe
 from dpvalue.spreadsheet import escaped
 
 if TYPE_CHECKING:

@@ -1,17 +1,9 @@
-"""Text in a page: whatever a file says, it is shown and never obeyed."""
+"""What a page may load and run: its own style and script."""
 
 from __future__ import annotations
 
 from base64 import b64encode
 from hashlib import sha256
-from html import escape
-
-from dpvalue.printable import visible
-
-
-def safe(text: object) -> str:
-    """Return a text, or anything as text, that can stand in an element or in an attribute in quotes."""
-    return escape(visible(str(text)))
 
 
 def policy(style: str, script: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 import torch
 
 from dpvalue.arrays import Floats
+from dpvalue.display import extremes
 from dpvalue.planning.choice import choose
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
@@ -37,6 +38,9 @@ class Screening:
     names: tuple[str | int, ...]
     guarantee: Guarantee
     expected_auc: float | None
+
+    def __repr__(self) -> str:
+        return f"Screening({len(self.names)} parties: {extremes(self.names, self.scores)}, {self.guarantee.terms})"
 
 
 @shows_settings(Given)

@@ -20,6 +20,7 @@ from torch import Tensor
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import Utility
+from dpvalue.display import extremes
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count
@@ -69,6 +70,10 @@ class Learned:
     def values(self) -> dict[str, Floats]:
         """The values of each semivalue."""
         return {name: estimate.values for name, estimate in self.estimates.items()}
+
+    def __repr__(self) -> str:
+        kinds = "; ".join(f"{name}: {extremes(self.names, values)}" for name, values in self.values.items())
+        return f"Learned({len(self.names)} parties, {kinds}, utility {self.utility:.4g}, {self.guarantee.terms})"
 
     def __str__(self) -> str:
         lines = [f"utility of the global model: {self.utility:.4g}"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dpvalue.data.parties import as_parties
+from dpvalue.display import counted, html_lines
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.detection import efficiency, is_useful
@@ -187,6 +188,21 @@ class Plan:
         if self.expected is None or self.too_few:
             return False
         return self.expected.best + 2 * self.expected.error < CANNOT_WORK
+
+    def __repr__(self) -> str:
+        unit, expected = self.privacy.unit, "no utility, so nothing was chosen"
+        if isinstance(self.expected, Agreement):
+            expected = f"expected rank correlation {self.expected.spearman:.2f} ± {self.expected.error:.2g}"
+        elif self.expected is not None:
+            expected = f"expected AUC {self.expected.auc:.3f} ± {self.expected.error:.2g}"
+        inside = "" if unit == "party" else f" of {counted(self.sizes.units, unit)}"
+        how = "" if self.spent is None else f"{self.spent.mechanism}, {counted(self.spent.releases, 'release')}, "
+        warning = ", cannot work" if self.cannot_work else ""
+        budget = f"epsilon = {self.epsilon:.4g} per {unit}"
+        return f"Plan({self.sizes.parties} parties{inside}, {budget}, {how}{expected}{warning})"
+
+    def _repr_html_(self) -> str:
+        return html_lines("Plan", str(self))
 
     def __str__(self) -> str:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from statistics import NormalDist
 
 import numpy as np
 
 from dpvalue.arrays import Bools, Ints
-from dpvalue.errors import DpvalueError
+from dpvalue.display import html_lines
+from dpvalue.errors import DpvalueError, UnknownPartyError
 from dpvalue.printable import one_line
 from dpvalue.valuation.intervals import WIDTH, Renoised, quantile
 
@@ -56,10 +58,17 @@ class Comparison:
             f"{self.difference:.3g} {between}."
         )
 
+    def __repr__(self) -> str:
+        return f"Comparison({self})"
+
+    def _repr_html_(self) -> str:
+        return html_lines("Comparison", str(self))
+
 
 def compare(names: tuple[Name, ...], renoised: Renoised, first: Name, second: Name, level: float) -> Comparison:
     """Return the difference of two parties' values, with its interval."""
     one, other = place(names, first), place(names, second)
+    first, second = names[one], names[other]
     if one == other:
         raise DpvalueError(f"two different parties must be named, got {first!r} twice")
     std, off = renoised.spread(lambda values: values[..., [one]] - values[..., [other]])
@@ -73,12 +82,24 @@ def compare(names: tuple[Name, ...], renoised: Renoised, first: Name, second: Na
     return Comparison(first, second, difference, low, high, sure, level)
 
 
+def find(names: tuple[Name, ...], name: object) -> int | None:
+    """Return the place of a party, None if there is none; a whole number may be given as text."""
+    if isinstance(name, bool):
+        return None  # True == 1, but it is no name
+    if name in names:
+        return names.index(name)
+    return next((at for at, own in enumerate(names) if str(own) == name), None)
+
+
 def place(names: tuple[Name, ...], name: Name) -> int:
-    """Return the place of a party; raise for one that there is not."""
-    if name not in names:
-        some = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
-        raise DpvalueError(f"party must be one of {some}; got {name!r}")
-    return names.index(name)
+    """Return the place of a party; raise for one that there is not, and name those that are like it."""
+    at = find(names, name)
+    if at is None:
+        texts = {str(own): own for own in names}
+        near = [texts[text] for text in get_close_matches(str(name), texts, n=3)] or list(names[:5])
+        others = ", ..." if len(near) < len(names) else ""
+        raise UnknownPartyError(f"party must be one of {', '.join(map(repr, near))}{others}; got {name!r}")
+    return at
 
 
 def groups(names: tuple[Name, ...], renoised: Renoised, level: float) -> tuple[tuple[Name, ...], ...]:

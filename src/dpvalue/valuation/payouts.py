@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Floats
+from dpvalue.display import by_value, extremes, html_table
 from dpvalue.errors import DpvalueError, require_positive
 from dpvalue.printable import one_line
 from dpvalue.valuation.intervals import Renoised
@@ -47,6 +48,16 @@ class Shares:
         """Return the payout of the party at a place, with its interval."""
         paid, low, high = (amount(edge[place], self.total) for edge in (self.payouts, self.low, self.high))
         return f"{paid} ({low} to {high})"
+
+    def __repr__(self) -> str:
+        return f"Shares({amount(self.total, self.total)}: {extremes(self.names, self.payouts)})"
+
+    def _repr_html_(self) -> str:
+        edges = self.payouts, self.low, self.high
+        order = by_value(self.payouts)
+        rows = [[self.names[place], *(amount(edge[place], self.total) for edge in edges)] for place in order]
+        title = f"{amount(self.total, self.total)}, shared by value, with {self.level:.0%} intervals"
+        return html_table(title, ["party", "payout", "from", "to"], rows)
 
     def __str__(self) -> str:
         return "\n".join(f"{one_line(str(name))}: {self.words(place)}" for place, name in enumerate(self.names))

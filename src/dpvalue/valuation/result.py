@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -11,12 +13,13 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import Utility, as_utility
+from dpvalue.display import by_value, counted, extremes, html_table
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
 from dpvalue.valuation.additive import AdditiveGame
-from dpvalue.valuation.comparison import Comparison, compare, groups
+from dpvalue.valuation.comparison import Comparison, compare, find, groups, place
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.frames import result_frame
 from dpvalue.valuation.intervals import Intervals, Renoised, Renoising, default_draws, renoise
@@ -59,6 +62,29 @@ class Result:
     utility: Utility | None = field(repr=False)
     engine: Engine = field(repr=False)
     played: TableGame | AdditiveGame | RefitGame | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """The number of parties."""
+        return self.table.n
+
+    def __iter__(self) -> Iterator[str | int]:
+        """The names of the parties, in the order of the arrays in `values`."""
+        return iter(self.table.names)
+
+    def __contains__(self, party: object) -> bool:
+        return isinstance(party, str | Integral) and find(self.table.names, party) is not None
+
+    def __getitem__(self, party: str | int) -> dict[str, float]:
+        at = place(self.table.names, party)
+        return {name: float(values[at]) for name, values in self.values.items()}
+
+    def keys(self) -> tuple[str | int, ...]:
+        """Return the names of the parties."""
+        return self.table.names
+
+    def items(self) -> list[tuple[str | int, dict[str, float]]]:
+        """Return each party's name and what `result[name]` returns."""
+        return [(name, self[name]) for name in self]
 
     @property
     def values(self) -> dict[str, Floats]:
@@ -251,7 +277,18 @@ class Result:
         FILE.write(Path(path), header, tensors)
 
     def __repr__(self) -> str:
-        names = ", ".join(kind.name for kind in self.semivalues)
-        how = f"{self.walks} permutations" if self.walks else "exact"
-        scores = f"; {self.table.valued_by}" if self.table.valued_by else ""
-        return f"Result({names} of {self.table.n} parties, {how}, {self.table.schedule}{scores})"
+        kinds = "; ".join(f"{name}: {extremes(self.table.names, values)}" for name, values in self.values.items())
+        return f"Result({len(self)} parties, {kinds}, {self._how})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [self.table.names[place], *(float(values[place]) for values in self.values.values())]
+            for place in by_value(self.values[self.semivalues[0].name])
+        ]
+        return html_table(f"{len(self)} parties, {self._how}", ["party", *self.values], rows)
+
+    @property
+    def _how(self) -> str:
+        """How the values were made, in a few words."""
+        walked = counted(self.walks, "permutation") if self.walks else "exact"
+        return f"{self.table.game_name}, {walked}, {self.guarantee.terms}"

@@ -47,6 +47,9 @@ class Semivalue:
     weights: Callable[[int], Floats]
     joining: Joining | None = None
 
+    def __repr__(self) -> str:
+        return f"Semivalue({self.name!r})"
+
     def __copy__(self) -> Semivalue:
         return self  # it cannot change
 

@@ -131,6 +131,13 @@ class Table:
         return ADDITIVE if self.is_score else ""
 
     @property
+    def game_name(self) -> str:
+        """The name of the game that is valued: "refit game", "sum of scores" or "steps"."""
+        if self.origin.surrogate is not None:
+            return "refit game"
+        return "sum of scores" if self.is_score else "steps"
+
+    @property
     def expected_auc(self) -> float | None:
         """How well corrupted parties were expected to be found, if that was rehearsed."""
         return self.origin.expected_auc
@@ -267,11 +274,9 @@ class Table:
         return header, tensors if surrogate is None else tensors | surrogate.tensors()
 
     def __repr__(self) -> str:
-        noise = f"noise std {float(np.median(self.noise_std)):.4g}" if self.guarantee.private else "no noise"
-        if self.guarantee.simulation:
-            noise += " (simulation: whoever knows the seed can remove it)"
-        scores = f"; {self.valued_by}" if self.valued_by else ""
-        return f"Table({self.n} parties x {self.rows.shape[1]}, {self.schedule}, {noise}{scores})"
+        noise = f"noise std {float(np.median(self.noise_std)):.4g}, " if self.guarantee.private else ""
+        size = f"{self.n} parties x {self.rows.shape[1]}"
+        return f"Table({size}, {self.schedule.kind}, {self.game_name}, {noise}{self.guarantee.terms})"
 
 
 _semivalues = semivalues  # the argument of Table.value shadows the function

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Bools
+from dpvalue.display import html_lines, some
 from dpvalue.privacy.laws import Law, law_named
 from dpvalue.valuation.comparison import Name, groups, listed
 from dpvalue.valuation.intervals import MOST_NAMED, Renoised
@@ -46,6 +47,14 @@ class Verdict:
     unclear: tuple[Name, ...]
     alike: tuple[tuple[Name, ...], ...]
     first: tuple[Name, ...]
+
+    def __repr__(self) -> str:
+        parts = {"helps": self.helps, "harms": self.harms, "unclear": self.unclear}
+        texts = [f"{name}: {some(who) or 'none'}" for name, who in parts.items()]
+        return f"Verdict({'; '.join(texts)})"
+
+    def _repr_html_(self) -> str:
+        return html_lines("Verdict", str(self))
 
     def __str__(self) -> str:
         return "\n".join(self.sentences)

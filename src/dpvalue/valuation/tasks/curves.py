@@ -60,6 +60,11 @@ class Curve:
     spread: Floats
     retrained: bool = False
 
+    def __repr__(self) -> str:
+        order = "in random orders" if self.order == "random" else f"{self.order} values first"
+        utility = f"utility {self.mean[0]:.3g} to {self.mean[-1]:.3g}"
+        return f"Curve({self.kind}, {order}, {utility} in {len(self.mean)} points)"
+
 
 def removal_curve(result: Result, order: str = "high", **settings: Any) -> Curve:
     """Return the utility as parties are taken away, those with the highest (lowest) values first, or at random.

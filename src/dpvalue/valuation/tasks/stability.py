@@ -27,6 +27,9 @@ class Stability:
     overlap: Floats
     k: int
 
+    def __repr__(self) -> str:
+        return f"Stability({self})"
+
     def __str__(self) -> str:
         return (
             f"Spearman {self.spearman.mean():.3f} (lowest {self.spearman.min():.3f}), "

@@ -1,0 +1,91 @@
+"""How values of this library show themselves: short texts at a prompt, small tables in a notebook.
+
+Names of parties are whatever somebody typed: they stand on one line in texts, and are escaped in tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpvalue.arrays import Floats
+from dpvalue.printable import one_line, safe
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_MOST_ROWS = 20  # of a table
+
+
+def changed_fields(value: DataclassInstance, *always: str) -> str:
+    """Return a dataclass as the call that makes it, with the fields that differ from their defaults, and those named.
+
+    A field that the constructor does not take, or that `repr` leaves out, is left out.
+    """
+    shown = []
+    for field in fields(value):
+        held: Any = getattr(value, field.name)
+        default = field.default if field.default_factory is MISSING else field.default_factory()
+        is_default = held is None if default is None else default is not MISSING and bool(held == default)
+        if field.init and field.repr and (field.name in always or not is_default):
+            shown.append(f"{field.name}={held!r}")
+    return f"{type(value).__name__}({', '.join(shown)})"
+
+
+def some(texts: Iterable[object], most: int = 4) -> str:
+    """Return texts on one line, at most so many of them.
+
+    >>> some(["a", "b", "c", "d", "e"])
+    'a, b, c, d, ...'
+    """
+    given = [one_line(str(text)) for text in texts]
+    return ", ".join(given[:most] + ["..."] * (len(given) > most))
+
+
+def counted(number: int | None, noun: str) -> str:
+    """Return a number of things, in words.
+
+    >>> counted(1, "release"), counted(2, "release")
+    ('1 release', '2 releases')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def by_value(values: Floats) -> list[int]:
+    """Return the places of values, the highest first; those that are not numbers come last."""
+    return [int(place) for place in np.argsort(-values, kind="stable")]
+
+
+def extremes(names: Sequence[object], values: Floats) -> str:
+    """Return the highest values and the lowest, each with its name; of up to four parties all.
+
+    >>> extremes(["A", "B", "C", "D", "E"], np.array([0.1, 0.25, -0.3, 0.2, 0.0]))
+    'B = 0.25, D = 0.2, ..., C = -0.3'
+    """
+    texts = [f"{one_line(str(names[place]))} = {values[place]:.3g}" for place in by_value(values)]
+    return ", ".join(texts if len(texts) <= 4 else [*texts[:2], "...", texts[-1]])
+
+
+def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table for a notebook, everything in it escaped; of many rows the first and the last.
+
+    >>> html_table("<b>", ["party"], [["<script>"]])
+    '<table><caption>&lt;b&gt;</caption><thead><tr><th>party</th></tr></thead><tbody><tr><td>&lt;script&gt;</td></tr></tbody></table>'
+    """
+    half = _MOST_ROWS // 2
+    kept = list(rows) if len(rows) <= _MOST_ROWS else [*rows[:half], ["..."] * len(heads), *rows[-half:]]
+    head = "".join(f"<th>{_cell(text)}</th>" for text in heads)
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in kept)
+    return f"<table><caption>{safe(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_lines(title: str, text: str) -> str:
+    """Return the lines of a text as a table of one column."""
+    return html_table(title, [""], [[line.strip()] for line in text.splitlines()])
+
+
+def _cell(content: object) -> str:
+    return safe(f"{content:.3g}" if isinstance(content, float) else content)
