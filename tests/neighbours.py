@@ -54,6 +54,8 @@ from dpvalue.server import run as run_module
 from dpvalue.valuation import table as table_module
 from dpvalue.valuation.refit import Refitting
 
+from .held import Keys, emptied
+
 COMMAND = get_command(app)
 Record = dict[str, Any]
 FEATURES = ("age", "grade", "town", "member", "day")
@@ -359,17 +361,6 @@ class Seen:
     outside: dict[str, Any]
 
 
-class _Keys:
-    """Keys that repeat from one world to the next, in the place of the operating system's."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, bits: int) -> int:
-        self.count += 1
-        return int.from_bytes(hashlib.sha256(str(self.count).encode()).digest(), "big")
-
-
 Memo = dict[Any, Any]
 Noted = tuple[Tensor, Tensor]
 """Parties (b,), and the whole numbers that they, or their records or persons, contribute: (b, d) or (b, units, d)."""
@@ -390,7 +381,8 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
 
     def released(self: Contributions, clipped: Tensor, noise: Tensor | None, who: Tensor, grid: Any) -> Tensor:
         release(self, clipped, noise, who, grid)
-        return release(self, torch.zeros_like(clipped), noise, who, grid)
+        fixed: Tensor = release(self, emptied(clipped), noise, who, grid)
+        return fixed
 
     def clipping(self: Contributions, gradients: Tensor, who: Tensor, grid: Any) -> Tensor:
         clipped = clip(self, gradients, who, grid)
@@ -418,7 +410,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         return memo[key]
 
     with (
-        mock.patch.object(secrets, "randbits", _Keys()),
+        mock.patch.object(secrets, "randbits", Keys()),
         mock.patch.object(Contributions, "release", released),
         mock.patch.object(Contributions, "_clip", clipping),
         mock.patch.object(dpv.Local, "map", in_order),

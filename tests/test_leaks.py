@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import warnings
@@ -14,7 +13,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
@@ -26,36 +24,31 @@ from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.factored import OuterProducts
 
 from .data import classification
+from .held import Keys, emptied
 
 TRAIN, TEST = classification(12, classes=2)
 GROUPS, PERSONS = np.repeat([0, 1, 2, 3], 3), np.arange(12) // 2 * 2
 
 
-class Keys:
-    """Keys that repeat from one world to the next, in the place of the operating system's."""
+class Held(Keys):
+    """Keys that repeat, and the kinds of contributions that were released."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.kinds: set[type] = set()  # of contributions that were released
-
-    def __call__(self, bits: int) -> int:
-        self.count += 1
-        return int.from_bytes(hashlib.sha256(str(self.count).encode()).digest(), "big")
+        super().__init__()
+        self.kinds: set[type] = set()
 
 
 @pytest.fixture
-def keys(monkeypatch: pytest.MonkeyPatch) -> Keys:
+def keys(monkeypatch: pytest.MonkeyPatch) -> Held:
     """Hold the mechanism's output fixed: all runs as ever, but what is released is the same noise around zero."""
-    found = Keys()
+    found = Held()
     monkeypatch.setattr(secrets, "randbits", found)
     release = Contributions.release
 
     def released(self: Contributions, clipped: Any, noise: Tensor | None, who: Tensor, grid: Any) -> Any:
         release(self, clipped, None if noise is None else noise.clone(), who, grid)
         found.kinds.add(type(clipped))
-        if isinstance(clipped, OuterProducts):
-            return release(self, replace(clipped, coefficients=0 * clipped.coefficients), noise, who, grid)
-        return release(self, torch.zeros_like(clipped), noise, who, grid)
+        return release(self, emptied(clipped), noise, who, grid)
 
     monkeypatch.setattr(Contributions, "release", released)
     return found
@@ -241,7 +234,7 @@ class Outside:
     told: Any = None
 
 
-def observe(entry: Entry, private: Private, settings: dict[str, Any], folder: Path, keys: Keys, capsys: Any) -> Outside:
+def observe(entry: Entry, private: Private, settings: dict[str, Any], folder: Path, keys: Held, capsys: Any) -> Outside:
     keys.count = 0
     seen = Outside([], [], [])
     folder.mkdir()
@@ -279,7 +272,7 @@ CHANGES = ("huge", "zero", "overflow", "mean", "negative", "other label")
 def test_one_unit_changes_nothing_else(
     name: str,
     unit: str,
-    keys: Keys,
+    keys: Held,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

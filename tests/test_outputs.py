@@ -1,0 +1,232 @@
+"""Outputs are functions of releases and of public things: private content, clocks and memory do not move a byte."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import dpvalue as dpv
+from dpvalue.data import files
+from dpvalue.home import rows as home_rows
+from dpvalue.jobs import execute, owners, recording
+from dpvalue.jobs import job as jobs_module
+from dpvalue.server import costs
+from dpvalue.server import plan as plan_module
+
+from .held import held_fixed
+from .outputs import Case, Seen, observed, write_public
+
+CASES = [Case("csv", "record"), Case("parquet", "person"), Case("parquet", "record"), Case("csv", "person")]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A folder with what is public, what came out of the plain world there, and what that contributed."""
+
+    case: Case
+    public: Path
+    plain: Seen
+    contributed: list[Any]
+
+    def world(self, folder: Path, seed: int | None) -> tuple[Seen, list[Any]]:
+        """Return what comes out of a world in a new folder, and what it contributed."""
+        return world(self.public, folder / "world", self.case, seed)
+
+
+def world(public: Path, folder: Path, case: Case, seed: int | None) -> tuple[Seen, list[Any]]:
+    shutil.copytree(public, folder)
+    with held_fixed() as contributed:
+        seen = observed(folder, case, seed)
+    shutil.rmtree(folder)
+    return seen, contributed
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(case, marks=pytest.mark.slow if number > 1 else ()) for number, case in enumerate(CASES)],
+    ids=lambda case: f"{case.unit} {case.format}",
+)
+def known(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Known:
+    case, folder = request.param, tmp_path_factory.mktemp("outputs")
+    (folder / "public").mkdir()
+    write_public(folder / "public", case)
+    return Known(case, folder / "public", *world(folder / "public", folder / "plain", case, None))
+
+
+def compare(one: Any, other: Any, where: str = "") -> None:
+    """One place at a time, so that a failure says what differs."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name in one:
+            compare(one[name], other[name], f"{where}/{name}")
+    else:
+        assert one == other, where
+
+
+def test_random_private_content_changes_no_output(known: Known, tmp_path: Path) -> None:
+    assert [told for told in known.plain.printed.values() if told[0]] == []
+    assert len(known.plain.messages) == 6
+    assert any(bool(torch.as_tensor(one).any()) for one in known.contributed)
+    tainted, others = known.world(tmp_path, 1)
+    compare(vars(tainted), vars(known.plain))
+    assert any(not torch.equal(one, other) for one, other in zip(known.contributed, others, strict=True))
+
+
+def telling_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log line."""
+    encode = dpv.Parties.encode
+
+    def planted(self: dpv.Parties, *given: Any) -> Any:
+        rows = encode(self, *given)
+        logging.getLogger("dpvalue").info("a mean of %s", float(rows.x.nan_to_num().mean()))
+        return rows
+
+    monkeypatch.setattr(dpv.Parties, "encode", planted)
+
+
+def warning_of_odd_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning."""
+    encode = dpv.Parties.encode
+
+    def planted(self: dpv.Parties, *given: Any) -> Any:
+        rows = encode(self, *given)
+        warnings.warn(f"{int((rows.weights == 0).sum())} rows count for nothing", stacklevel=2)
+        return rows
+
+    monkeypatch.setattr(dpv.Parties, "encode", planted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", CASES[:1], indirect=True)
+@pytest.mark.parametrize("fault", [telling_a_mean, warning_of_odd_rows])
+def test_a_planted_leak_is_found(fault: Any, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+    plain, _ = known.world(tmp_path, None)
+    tainted, _ = known.world(tmp_path, 1)
+    with pytest.raises(AssertionError):
+        compare(vars(tainted), vars(plain))
+
+
+class Absurd:
+    """Clocks and sizes that are right until a private file is opened, and absurd from then on."""
+
+    def __init__(self) -> None:
+        self.opened = False
+        self.calls = 0
+
+    def after(self, right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[..., Any]:
+        def told(*given: Any, **more: Any) -> Any:
+            if not self.opened:
+                return right(*given, **more)
+            self.calls += 1
+            return wrong(*given, **more)
+
+        return told
+
+    def clock(self, right: Callable[[], Any]) -> Callable[..., Any]:
+        return self.after(right, lambda: type(right())(10**6 * self.calls))
+
+    def opening(self, right: Callable[..., Any]) -> Callable[..., Any]:
+        def opened(path: Path) -> Any:
+            self.opened = True
+            return right(path)
+
+        return opened
+
+
+CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time")
+
+
+@contextmanager
+def absurd_after_opening() -> Iterator[Absurd]:
+    """Each clock, the use of memory, the room on the disk, and the size of every file."""
+    found, stat = Absurd(), os.stat
+
+    def sized(path: Any, **more: Any) -> os.stat_result:
+        told = stat(path, **more)
+        names = {name: getattr(told, name) for name in dir(told) if name.startswith("st_")}
+        return os.stat_result([*told[:6], 10**15 + found.calls, *told[7:10]], names | {"st_mtime_ns": 0})
+
+    usage = resource.getrusage
+    used = resource.struct_rusage([1e9] * 2 + [10**9] * 14)
+    with ExitStack() as patched:
+        for name in (*CLOCKS, *(f"{name}_ns" for name in CLOCKS)):
+            patched.enter_context(mock.patch.object(time, name, found.clock(getattr(time, name))))
+        for module in (files, owners, home_rows):
+            patched.enter_context(mock.patch.object(module, "open_private", found.opening(module.open_private)))
+        patched.enter_context(mock.patch.object(os, "stat", found.after(stat, sized)))
+        patched.enter_context(mock.patch.object(resource, "getrusage", found.after(usage, lambda who: used)))
+        for holder, name in ((dpv.Local, "free_bytes"), (shutil, "disk_usage")):
+            much = mock.Mock(free=10**18) if holder is shutil else 10**18
+            patched.enter_context(
+                mock.patch.object(holder, name, found.after(getattr(holder, name), lambda _, m=much: m))
+            )
+        yield found
+
+
+def test_no_clock_and_no_size_reaches_an_output(known: Known, tmp_path: Path) -> None:
+    with absurd_after_opening() as absurd:
+        wrong, _ = known.world(tmp_path, None)
+    assert absurd.opened
+    assert absurd.calls > 10  # there was something to be told
+    compare(vars(wrong), vars(known.plain))
+
+
+def stating_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan once stated."""
+    stated = costs.stated_costs
+
+    def planted(*given: Any) -> Any:
+        return replace(stated(*given), memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+
+    monkeypatch.setattr(plan_module, "stated_costs", planted)
+
+
+def timing_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a plan once stated, too."""
+    made = plan_module.plan_sizes
+    monkeypatch.setattr(jobs_module, "plan_sizes", lambda *given, timed: made(*given, timed=True))
+
+
+def keeping_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When exactly a run was made."""
+    made = recording.released_record
+    monkeypatch.setattr(execute, "released_record", lambda *given: replace(made(*given), made=f"{time.time():.0f}"))
+
+
+def logging_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How large a private file is."""
+    units = home_rows.OwnFile.units
+
+    def planted(self: home_rows.OwnFile) -> int:
+        logging.getLogger("dpvalue").info("%d bytes", self.path.stat().st_size)
+        return units(self)
+
+    monkeypatch.setattr(home_rows.OwnFile, "units", planted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", CASES[:1], indirect=True)
+@pytest.mark.parametrize("fault", [stating_peak_memory, timing_the_plan, keeping_the_hour, logging_the_size])
+def test_a_planted_measurement_is_found(
+    fault: Any, known: Known, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault(monkeypatch)
+    right, _ = known.world(tmp_path, None)
+    with absurd_after_opening():
+        wrong, _ = known.world(tmp_path, None)
+    with pytest.raises(AssertionError):
+        compare(vars(wrong), vars(right))
