@@ -22,7 +22,7 @@ from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardSc
 
 import dpvalue as dpv
 from dpvalue.data.cells import identity, number, party_name, text
-from dpvalue.data.columns import as_column, as_columns, of_array
+from dpvalue.data.conversions import as_column, as_columns, of_array
 from dpvalue.data.files import read_private, read_public
 from dpvalue.data.lines import Layout, blocks
 from dpvalue.data.parties import as_parties
@@ -226,7 +226,7 @@ def test_a_parquet_index_is_no_column(tmp_path: Path) -> None:
     assert peek(tmp_path / "x.parquet").columns == read_public(tmp_path / "x.parquet").columns == ("a",)
 
 
-@pytest.mark.parametrize("cell", ["0" * 300_000 + "x", "1" * 300_000 + "x", "9" * 300_000, "1." + "0" * 300_000 + "e"])
+@pytest.mark.parametrize("cell", ["0" * 60_000 + "x", "1" * 60_000 + "x", "9" * 60_000, "1." + "0" * 60_000 + "e"])
 def test_no_cell_takes_longer_than_its_length(cell: str) -> None:
     """Expressions that go back and forth over a megabyte would take hours: these end at once."""
     assert number(cell) == float("inf")

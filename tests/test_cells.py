@@ -18,7 +18,8 @@ import polars
 import pytest
 
 from dpvalue.data.cells import identity, index_of, is_missing, number, text
-from dpvalue.data.columns import Column, as_column, as_columns
+from dpvalue.data.columns import Column
+from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.data.files import read_private
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines
 

@@ -15,8 +15,9 @@ import zstandard
 
 import dpvalue as dpv
 from dpvalue.data import files
-from dpvalue.data.columns import as_column
+from dpvalue.data.conversions import as_column
 from dpvalue.data.files import read_private, read_public
+from dpvalue.data.parquet import open_parquet
 from dpvalue.data.schema import Schema, infer_task
 from dpvalue.jobs.config import make_config, read_config
 from dpvalue.jobs.execute import execute
@@ -305,7 +306,7 @@ def test_private_files_are_opened_once_for_what_is_public_and_once_for_rows(
     else:
         write(rows, path)
     asked: list[list[str]] = []
-    original, original_parquet = files._text_block, files._parquet
+    original, original_parquet = files._text_block, open_parquet
 
     def spy(lines: list[bytes], layout: Any, names: list[str], group: str | None) -> Any:
         asked.append(list(names))
@@ -316,7 +317,7 @@ def test_private_files_are_opened_once_for_what_is_public_and_once_for_rows(
         return original_parquet(parquet)
 
     monkeypatch.setattr(files, "_text_block", spy)
-    monkeypatch.setattr(files, "_parquet", count)
+    monkeypatch.setattr(files, "open_parquet", count)
     opens[str(path)] = 0
     config = make_config({"train": [str(path)], "test": str(tmp_path / "test.csv"), "target": "label", **options})
     job = open_job(config)

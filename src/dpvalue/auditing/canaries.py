@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Array, Bools, Ints
-from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.columns import Column, Columns, is_frame
+from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
 from dpvalue.data.raw import as_numbers, join_rows, label_column, take_rows

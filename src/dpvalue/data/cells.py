@@ -10,10 +10,14 @@ The canonical text of a cell:
 - true and false, in any case, are "true" and "false".
 - a date or a time of ISO 8601: "2024-05-01"; "2024-05-01 10:00" is "2024-05-01T10:00:00"; at midnight the date alone;
   with a zone, the time in UTC.
-- any other text: itself, in Unicode's form NFC, without white space around it. Bytes are read as UTF-8.
+- any other text: itself, in Unicode's form NFC, without white space around it. Bytes are read as UTF-8; what is not
+  UTF-8 in them is U+FFFD.
 
-A text of more than 400 characters is itself. As a *number*, a cell is a double; true and false are 1 and 0. What is
-missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
+A text of more than `LONGEST_CELL` characters, or with more than `MOST_MARKS` combining marks in a row, is *unreadable*
+(`dpvalue.data.readable`): it has no canonical text, is no number and no identity, and is not missing.
+
+A text of more than 400 characters is no number and no date. As a *number*, a cell is a double; true and false are 1 and
+0. What is missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
 
 As an *identity* (an id, the name of a party) only whole numbers have another form than their text: 7, "7.0" and "007"
 are "7", but "1.10", "12e5" and "TRUE" stay as they are. A float that is too large to tell whole numbers apart
@@ -23,7 +27,6 @@ are "7", but "1.10", "12e5" and "TRUE" stay as they are. A float that is too lar
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -32,6 +35,8 @@ from typing import Any
 from uuid import UUID
 
 import numpy as np
+
+from dpvalue.data.readable import LONGEST_CELL, decoded, is_readable, readable
 
 MISSING = frozenset(
     (
@@ -53,7 +58,7 @@ _MOST_BITS = 4096
 
 
 def text(cell: Any) -> str | None:
-    """Return the canonical text of a cell; None for what is missing, and for what no table holds (a list, say).
+    """Return the canonical text of a cell; None for what is missing, unreadable or held by no table (a list, say).
 
     >>> [text(cell) for cell in (7, 7.0, " 007 ", "7.50", True, "TRUE", "2024-05-01 00:00:00", "NA", "north")]
     ['7', '7', '7', '7.5', 'true', 'true', '2024-05-01', None, 'north']
@@ -99,15 +104,18 @@ def identity(cell: Any) -> str | None:
 
 
 def party_name(cell: Any) -> str | None:
-    """Return the canonical form of the name of a party; None if it is empty, or a float as for `identity`.
+    """Return the canonical form of the name of a party; None if it is empty, unreadable, or a float as for `identity`.
 
     >>> [party_name(cell) for cell in ("007", "NA", "", None, " north ", 3)]
     ['7', 'NA', None, None, 'north', '3']
     """
-    exact = 2.0 ** (np.finfo(cell.dtype).nmant + 1 if isinstance(cell, np.floating) else 53)
+    exact = 2.0 ** min(53, np.finfo(cell.dtype).nmant + 1 if isinstance(cell, np.floating) else 53)
     plain = cell if isinstance(cell, str) else _plain(cell)
     if isinstance(plain, str):
-        plain = _unicode(plain.strip())
+        canonical = readable(plain)
+        if canonical is None:
+            return None
+        plain = canonical
         whole = _WHOLE.fullmatch(plain) if len(plain) <= _LONGEST else None
         if whole is not None and ("." not in plain or abs(float(plain)) < exact):
             return text(plain)
@@ -120,8 +128,10 @@ def party_name(cell: Any) -> str | None:
 
 def is_missing(cell: Any) -> bool:
     """Return whether a cell is missing, and not merely unreadable."""
+    if isinstance(cell, bytes):
+        cell = decoded(cell)
     if isinstance(cell, str):
-        return cell.strip() in MISSING
+        return len(cell) <= LONGEST_CELL and cell.strip() in MISSING
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
         return True
     if isinstance(cell, Decimal):
@@ -132,8 +142,7 @@ def is_missing(cell: Any) -> bool:
 def is_infinite(cell: Any) -> bool:
     """Return whether a cell is a number that is infinite, or too large for a double; a word is not."""
     if isinstance(cell, str):
-        cell = cell.strip()
-        if len(cell) > _LONGEST:
+        if len(cell) > LONGEST_CELL or len(cell := cell.strip()) > _LONGEST:
             return False
         return number(cell) == inf and (_NUMBER.fullmatch(cell) is not None or cell.lower().lstrip("+-") in _INFINITE)
     return isinstance(_plain(cell), int | float) and number(cell) == inf
@@ -175,10 +184,10 @@ def _plain(cell: Any) -> str | bool | int | float | None:
         cell = cell.item()
     if isinstance(cell, bool | int | float | str):
         return None if cell != cell else cell  # NaN
+    if isinstance(cell, bytes):
+        return decoded(cell)
     if is_missing(cell):
         return None
-    if isinstance(cell, bytes):
-        return cell.decode("utf-8", errors="replace")
     if isinstance(cell, datetime | date | time):
         return cell.isoformat()
     if isinstance(cell, np.datetime64 | Decimal | UUID):
@@ -186,10 +195,22 @@ def _plain(cell: Any) -> str | bool | int | float | None:
     return None
 
 
+def word(cell: Any) -> str | None:
+    """Return a cell as a transformer of texts gets it: a text as it is, anything else in canonical form.
+
+    >>> [word(cell) for cell in ("007", 7.0, None)]
+    ['007', '7', None]
+    """
+    if isinstance(cell, str):
+        return cell if is_readable(cell) else None
+    return text(cell)
+
+
 def _text(cell: str) -> str | None:
-    cell = _unicode(cell.strip())
-    if cell in MISSING:
+    canonical = readable(cell)
+    if canonical is None or canonical in MISSING:
         return None
+    cell = canonical
     if len(cell) > _LONGEST:  # no expression is tried on what may be a megabyte
         return cell
     whole = _WHOLE.fullmatch(cell)
@@ -210,9 +231,9 @@ def each_number(cells: list[Any]) -> list[float]:
     >>> each_number(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
     [1.5, 2.0, nan, inf, inf, nan, nan, 1.0]
     """
-    if set(map(type, cells)) <= {str}:
+    if set(map(type, cells)) <= {str} and max(map(len, cells), default=0) <= _LONGEST:
         letters = "".join(cells)
-        if letters.isascii() and "_" not in letters and max(map(len, cells), default=0) <= _LONGEST:
+        if letters.isascii() and "_" not in letters:
             try:
                 plain = list(map(float, cells))  # takes what `number` takes, and words for what is not finite
             except ValueError:
@@ -223,6 +244,8 @@ def each_number(cells: list[Any]) -> list[float]:
 
 
 def _number(cell: str) -> float:
+    if len(cell) > LONGEST_CELL:
+        return inf
     try:  # most are plain numbers: Python takes these, and in ASCII without "_" nothing else that is finite
         double = float(cell)
         if isfinite(double) and len(cell) <= _LONGEST and cell.isascii() and "_" not in cell:
@@ -238,14 +261,6 @@ def _number(cell: str) -> float:
         double = float(cell)
         return double if isfinite(double) else inf
     return _BOOLEANS.get(cell.lower(), inf)
-
-
-def _unicode(cell: str) -> str:
-    """A text in form NFC; halves of surrogate pairs, which nothing can write, are replaced."""
-    if cell.isascii():
-        return cell
-    whole = cell.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return unicodedata.normalize("NFC", whole)
 
 
 def _of_double(double: float) -> str:

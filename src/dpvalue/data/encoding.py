@@ -14,7 +14,8 @@ import numpy as np
 
 from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import index_of, text
-from dpvalue.data.columns import Column, Columns, as_columns, is_frame
+from dpvalue.data.columns import Column, Columns, is_frame
+from dpvalue.data.conversions import as_columns
 from dpvalue.data.fitted import Fitted, fitted_to
 from dpvalue.data.raw import (
     DatasetRows,
@@ -110,7 +111,7 @@ class Encoding:
         encoded = np.empty((len(raw), *self.shape), dtype=kept)
         done = 0
         for piece in raw.pieces(_PIECE):
-            with np.errstate(over="ignore"):  # nothing may be said of a private cell
+            with np.errstate(all="ignore"):  # nothing may be said of a private cell
                 encoded[done : done + len(piece)] = self.features(piece, argument, placed)
             done += len(piece)
         return encoded

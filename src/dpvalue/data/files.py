@@ -11,7 +11,6 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +23,17 @@ from typing import IO, Any
 import numpy as np
 
 from dpvalue.arrays import Bools
-from dpvalue.data.columns import Column, Columns, of_arrow
+from dpvalue.data.columns import Column, Columns
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
 from dpvalue.data.npz import Npz, open_npz
+from dpvalue.data.parquet import Parquet, open_parquet
 from dpvalue.errors import DpvalueError
 
 _SEPARATORS = ",;\t|"
 _BLOCK_ROWS = 2**16
 _BLOCK_CELLS = 2**21
-_PIECE = 2**16  # bytes of a compressed file, or of a column of a Parquet file
-_INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
+_BLOCK_BYTES = 2**26  # of an NPZ file, in which texts take as much room as the longest of them
+_PIECE = 2**11  # bytes of a zstd file: what they hold may be 30,000 times as long
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ def open_private(path: Path) -> Iterator[PrivateFile]:
     """Open a private file; of what it holds, nothing but the names of its columns is read before that is asked for."""
     kind = _kind(path)
     if kind == "parquet":
-        file = _parquet(path)
-        names = _sound_header(path, _parquet_names(file))
-        yield PrivateFile(names, lambda: int(file.metadata.num_rows), partial(_parquet_blocks, path, file))
+        table = open_parquet(path)
+        names = _sound_header(path, table.names)
+        yield PrivateFile(names, lambda: table.rows, partial(_parquet_blocks, table))
     elif kind == "npz":
         with open_npz(path) as arrays:
             names = _sound_header(path, tuple(arrays.places))
@@ -115,9 +115,9 @@ def read_public(path: Path) -> Columns:
     """Return the rows of a public file; a CSV file's as texts, which may hold line breaks in quotes."""
     kind = _kind(path)
     if kind == "parquet":
-        file = _parquet(path)
-        names = _parquet_names(file)
-        table = Columns(_parquet_columns(path, lambda: file.read(columns=list(names)), names))
+        file = open_parquet(path)
+        _sound_header(path, file.names)
+        table = file.whole()
     elif kind == "npz":
         with open_npz(path) as arrays:
             names = _sound_header(path, tuple(arrays.places))
@@ -129,14 +129,13 @@ def read_public(path: Path) -> Columns:
     return table
 
 
-def _parquet_blocks(path: Path, file: Any, names: Sequence[str], group: str | None) -> Iterator[Block]:
-    pieces = file.iter_batches(batch_size=_block_rows(names), columns=list(names))
-    while piece := _parquet_columns(path, lambda: next(pieces, None), names):
-        yield Block(Columns(piece), {}, {})
+def _parquet_blocks(file: Parquet, names: Sequence[str], group: str | None) -> Iterator[Block]:
+    for piece in file.blocks(names, _block_rows(names)):
+        yield Block(piece, {}, {})
 
 
 def _npz_blocks(arrays: Npz, names: Sequence[str], group: str | None) -> Iterator[Block]:
-    for piece in arrays.blocks(names, _block_rows(names)):
+    for piece in arrays.blocks(names, min(_block_rows(names), arrays.rows_of(names, _BLOCK_BYTES))):
         yield Block(piece, {}, {})
 
 
@@ -214,7 +213,7 @@ class _Decompressed(io.RawIOBase):
 
         self._start, self._error = ZstdDecompressor().decompressobj, ZstdError
         self._file, self._frame = path.open("rb"), self._start()
-        self._coming, self._left = b"", b""
+        self._coming, self._left = b"", memoryview(b"")
 
     def readable(self) -> bool:
         """Return True."""
@@ -231,7 +230,7 @@ class _Decompressed(io.RawIOBase):
             else:
                 self._coming = self._file.read(_PIECE)
             try:
-                self._left = self._frame.decompress(self._coming)
+                self._left = memoryview(self._frame.decompress(self._coming))  # of which a slice is no copy
             except self._error:
                 raise EOFError from None
             if not self._coming and not self._frame.eof:
@@ -287,32 +286,3 @@ def _public_csv(path: Path) -> Columns:
             raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
     _sound_header(path, tuple(names))
     return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
-
-
-def _parquet(path: Path) -> Any:
-    try:
-        from pyarrow import ArrowException, parquet
-    except ModuleNotFoundError:
-        raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
-    try:
-        # Through a small buffer: otherwise a row group, which may be the whole file, would be fetched at once.
-        return parquet.ParquetFile(path, buffer_size=_PIECE, pre_buffer=False)
-    except (ArrowException, OSError, ValueError):  # also bytes that are not UTF-8
-        raise DpvalueError(f"{path} is not a Parquet file") from None
-
-
-def _parquet_names(file: Any) -> tuple[str, ...]:
-    stored = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
-    index = {name for name in stored if isinstance(name, str)}
-    return tuple(name for name in file.schema_arrow.names if name not in index and _INDEX.fullmatch(name) is None)
-
-
-def _parquet_columns(path: Path, read: Any, names: Sequence[str]) -> dict[str, Column]:
-    """The next piece of a Parquet file, column by column; empty at its end."""
-    from pyarrow import ArrowException
-
-    try:
-        piece = read()
-    except (ArrowException, OSError, ValueError):  # whose messages may quote what is in the file
-        raise DpvalueError(f"{path} is not a whole Parquet file") from None
-    return {} if piece is None else {name: of_arrow(piece.column(name)) for name in names}

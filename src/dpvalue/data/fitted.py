@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from dpvalue.arrays import Bools
-from dpvalue.data.columns import Columns, as_columns, is_frame, of_array
+from dpvalue.data.columns import Columns, is_frame
+from dpvalue.data.conversions import as_columns, of_array
 from dpvalue.data.raw import as_numbers, as_rows, is_numeric, is_sparse, row_count, row_numbers, take_rows
 from dpvalue.errors import DpvalueError
 

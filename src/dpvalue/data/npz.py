@@ -8,6 +8,8 @@ refused.
 
 from __future__ import annotations
 
+import lzma
+import struct
 import tokenize
 import zipfile
 import zlib
@@ -21,14 +23,15 @@ from typing import IO
 import numpy as np
 
 from dpvalue.arrays import Array
-from dpvalue.data.columns import Column, Columns, of_array
+from dpvalue.data.columns import Column, Columns
+from dpvalue.data.conversions import of_array
 from dpvalue.errors import DpvalueError
 
 MOST_BYTES_WHOLE = 2**28  # of an array that cannot be read in pieces
 _PIECE = 2**20
 _DAMAGED = (
-    ValueError, TypeError, OSError, EOFError, KeyError, RuntimeError, SyntaxError, tokenize.TokenError,
-    zipfile.BadZipFile, zlib.error,
+    ValueError, TypeError, OSError, EOFError, LookupError, RuntimeError, SyntaxError, OverflowError, MemoryError,
+    AttributeError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error, lzma.LZMAError,
 )  # fmt: skip
 
 
@@ -83,6 +86,11 @@ class Npz:
                     raise DpvalueError(f"{self.path} has several columns that are called {name!r}")
                 places[name] = member, place
         return places
+
+    def rows_of(self, names: Sequence[str], size: int) -> int:
+        """Return how many records of the arrays that hold some columns take so many bytes; at least one."""
+        members = {member.name: member for member, _ in map(self.places.__getitem__, names)}
+        return max(1, size // max(1, sum(member.width * member.dtype.itemsize for member in members.values())))
 
     def blocks(self, names: Sequence[str], most: int) -> Iterator[Columns]:
         """Yield some columns of all records, at most so many at once."""
@@ -148,7 +156,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
         shape, by_columns, dtype = read(file)
         start = file.tell()
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-    if dtype.kind not in "biufUSM" or entry.file_size - start != size:
+    if dtype.kind not in "biufUSM" or min(shape, default=0) < 0 or entry.file_size - start != size:
         raise ValueError(entry.filename)
     by_columns = by_columns and len(shape) > 1
     return Member(entry.filename.removesuffix(".npy"), entry, tuple(shape), dtype, by_columns, start)

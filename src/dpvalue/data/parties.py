@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Array, Bools, Ints
-from dpvalue.data.columns import as_columns, is_frame
+from dpvalue.data.columns import is_frame
+from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
 from dpvalue.data.raw import (
@@ -111,9 +112,7 @@ class Parties:
         """The number of each row's person; -1 for a row without an id."""
         if self.persons is None:
             raise DpvalueError("unit='person' needs to know whose each row is: give Parties(..., persons=ids)")
-        ids = label_column(self.persons, "persons").identities()
-        place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
-        return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
+        return numbered_persons(label_column(self.persons, "persons").identities())
 
     def units(self, unit: str) -> Ints:
         """The public number of protected units of each party: 1, its records, or its persons."""
@@ -121,7 +120,7 @@ class Parties:
             return np.ones(self.n, dtype=np.int64)
         if unit == "record":
             return self.sizes
-        return np.bincount(spread(self.party_of_row, self.person_of_row, self.n)[0], minlength=self.n)
+        return person_counts(self.party_of_row, self.person_of_row, self.n)
 
     def counts(self, privacy: Privacy | None) -> tuple[Ints, Ints]:
         """Return the public numbers of rows and of protected units of each party.
@@ -212,6 +211,17 @@ def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
     place = {label: number for number, label in enumerate(texts)}
     party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
     return tuple(map(party_label, texts)), party
+
+
+def numbered_persons(ids: Array) -> Ints:
+    """Return the number of the person of each row, by canonical ids; -1 for a row of nobody."""
+    place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
+    return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
+
+
+def person_counts(party: Ints, person: Ints, n: int) -> Ints:
+    """Return the public number of persons of each of n parties: the one place that counts them."""
+    return np.bincount(spread(party, person, n)[0], minlength=n)
 
 
 def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:

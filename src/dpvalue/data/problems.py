@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from dpvalue.arrays import Array, Ints
-from dpvalue.data.columns import as_columns, is_frame
+from dpvalue.data.columns import is_frame
+from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.raw import is_sparse, label_column, row_count
 from dpvalue.models import CLASSIFICATION
@@ -65,7 +66,7 @@ def _column(raw: Any, row: int, encoding: Encoding) -> str:
 
 def _single(numbers: Array) -> Array:
     """Numbers as the engine holds them by default: what is finite as a double may not be so in single precision."""
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return numbers.astype(np.float32)
 
 

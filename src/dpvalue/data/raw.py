@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import number
-from dpvalue.data.columns import Column, Columns, as_column, as_columns, is_frame, joined
+from dpvalue.data.columns import Column, Columns, is_frame, joined
+from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.errors import DpvalueError
 
 
@@ -78,9 +79,7 @@ def is_numeric(raw: Any) -> bool:
     """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
     if isinstance(raw, Tensor):
         return not raw.is_complex()
-    if is_sparse(raw):
-        return True
-    return isinstance(raw, np.ndarray) and raw.dtype.kind in "biuf"
+    return (is_sparse(raw) or isinstance(raw, np.ndarray)) and raw.dtype.kind in "biuf"
 
 
 def row_numbers(row: Any) -> Array:
@@ -105,7 +104,8 @@ def as_numbers(raw: Any, argument: str) -> Array:
     if isinstance(raw, Tensor):
         raw = raw.detach().cpu().to(torch.float64)
     try:
-        return np.asarray(raw, dtype=np.float64)
+        with np.errstate(all="ignore"):  # nothing may be said of a private cell
+            return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
 

@@ -42,7 +42,7 @@ def read_encoded(
     for block in read_private(path, names):
         features = schema.transform(block.columns)
         features[block.bad] = np.nan
-        with np.errstate(over="ignore"):  # nothing may be said of a private cell
+        with np.errstate(all="ignore"):  # nothing may be said of a private cell
             numbers = features.astype(kept, copy=False)
         yield Piece(numbers, read_labels(block.columns[target], task), block.columns)
 

@@ -15,7 +15,8 @@ import numpy as np
 
 from dpvalue.arrays import Bools, Floats
 from dpvalue.data.cells import index_of
-from dpvalue.data.columns import Column, Columns, as_columns
+from dpvalue.data.columns import Column, Columns
+from dpvalue.data.conversions import as_columns
 from dpvalue.errors import DpvalueError
 
 MOST_CATEGORIES = 50
@@ -36,7 +37,7 @@ class Numeric:
         numbers = column.numbers()
         filled = np.where(np.isnan(numbers), self.missing, numbers)
         filled[np.isinf(filled)] = np.nan
-        with np.errstate(over="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
+        with np.errstate(all="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
             scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
         return scaled
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dpvalue.data.columns import as_columns, is_frame
+from dpvalue.data.columns import is_frame
+from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding, fit_encoding
 from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
 from dpvalue.errors import DpvalueError, require_number

@@ -11,6 +11,7 @@ import numpy as np
 from dpvalue.arrays import Array
 from dpvalue.data.encoding import EncodedRows
 from dpvalue.data.files import open_private
+from dpvalue.data.parties import numbered_persons, person_counts
 from dpvalue.data.reading import read_encoded
 from dpvalue.errors import DpvalueError
 from dpvalue.releasing.job import Job
@@ -33,10 +34,9 @@ class OwnFile:
         with open_private(self.path) as file:
             if self.person is None:
                 return file.count()
-            ids: set[str] = set()
-            for block in file.read([self.person], None):
-                ids.update(identity for identity in block.columns[self.person].identities() if identity is not None)
-            return len(ids)
+            ids = [block.columns[self.person].identities() for block in file.read([self.person], None)]
+        person = numbered_persons(_joined(ids, np.empty(0, dtype=object)))
+        return int(person_counts(np.zeros(len(person), dtype=np.int64), person, 1)[0])
 
     def read(self, job: Job) -> dict[str, Any]:
         """Return the rows, as `dpvalue.Party` takes them."""

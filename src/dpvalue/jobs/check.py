@@ -122,7 +122,7 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
     for name, unreadable in job.schema.unreadable(block.columns).items():
         notes.add(Kind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
         silent |= unreadable
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         large = ~np.isfinite(job.schema.transform(block.columns).astype(np.float32)).all(axis=1) & ~silent
     notes.add(Kind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
     silent |= large
@@ -133,7 +133,7 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
         wrong = ~missing & ~block.bad & np.array([label not in known for label in target.texts()], dtype=bool)
         text = f"not a class of {job.config.test} (--classes names all of them)"
     else:
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):
             wrong, text = np.isinf(target.numbers().astype(np.float32)), "not a finite number"
     notes.add(Kind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
     notes.add(Kind(False, job.config.target, text), target, np.flatnonzero(wrong))

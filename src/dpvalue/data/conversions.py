@@ -1,0 +1,263 @@
+"""From frames of pandas and polars, Arrow and arrays to columns of cells.
+
+Each conversion works on a cell, or on what is public of a column: its type and its length. No conversion raises, warns
+or takes another path for a whole column because of what one cell holds: bytes that are not UTF-8, a year that Python
+has no date for, a number beyond a double. A text that is too long to be read is cut before it is copied
+(`dpvalue.data.readable`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from dpvalue.arrays import Array, Bools
+from dpvalue.data.columns import Column, Columns
+from dpvalue.data.readable import LONGEST_CELL, MOST_BYTES, decoded
+from dpvalue.errors import DpvalueError
+
+_UUID = "arrow.uuid"
+
+
+def as_columns(data: Any) -> Columns:
+    """Return a frame of pandas or polars as columns of cells."""
+    if isinstance(data, Columns):
+        return data
+    is_arrow = hasattr(data, "column_names") and hasattr(data, "to_batches")
+    names = [str(name) for name in (data.column_names if is_arrow else data.columns)]
+    _require_different(names)
+    if is_arrow:
+        return Columns({name: of_arrow(column) for name, column in zip(names, data.columns, strict=True)})
+    if hasattr(data, "get_columns"):  # polars
+        return Columns({name: of_polars(column) for name, column in zip(names, data.get_columns(), strict=True)})
+    return Columns({name: of_pandas(data.iloc[:, place]) for place, name in enumerate(names)})
+
+
+def _require_different(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise DpvalueError(f"a frame must not have several columns that are called {twice[0]!r}")
+
+
+def of_pandas(series: Any) -> Column:
+    """Return a pandas series as a column."""
+    kind, name = series.dtype, type(series.dtype).__name__
+    if isinstance(kind, np.dtype) and kind.kind in "biuf":
+        return of_array(series.to_numpy())
+    if name == "ArrowDtype" or (name == "StringDtype" and kind.storage == "pyarrow"):
+        return of_arrow(series.array.__arrow_array__())
+    if name == "CategoricalDtype":
+        categories = of_pandas(kind.categories.to_series()).cells
+        plain = categories if isinstance(categories, list) else categories.tolist()
+        return of_cells([None if place < 0 else plain[place] for place in series.cat.codes.tolist()])
+    if name == "DatetimeTZDtype":
+        return of_cells([_in_zone(moment, kind.tz) for moment in series.dt.tz_convert("UTC").astype(object).tolist()])
+    return of_cells(series.astype(object).tolist())
+
+
+def _in_zone(moment: Any, zone: Any) -> Any:
+    """A time in its zone; in UTC in a year that Python has no dates for, where zones have no offset."""
+    try:
+        return moment.tz_convert(zone)
+    except (NotImplementedError, OverflowError, ValueError):
+        return moment
+
+
+def of_polars(series: Any) -> Column:
+    """Return a polars series as a column."""
+    import polars
+
+    kind = series.dtype
+    if (kind.is_integer() and "128" not in str(kind)) or kind.is_float():
+        missing = series.is_null().to_numpy()
+        return Column(series.fill_null(0).to_numpy(), missing if missing.any() else None)
+    if kind.is_temporal():
+        return _moments(series)
+    if kind.is_nested():
+        return of_cells([None] * len(series))
+    if kind in (polars.Categorical, polars.Enum):
+        series = series.cast(polars.String)
+    if series.dtype in (polars.String, polars.Binary):
+        raw = series.cast(polars.Binary)
+        if (raw.bin.size().max() or 0) > MOST_BYTES:
+            raw = raw.bin.slice(0, MOST_BYTES + 1)
+        return of_cells(_decoded(raw.to_list()) if series.dtype == polars.String else raw.to_list())
+    return of_cells(series.to_list())
+
+
+def _decoded(cells: list[bytes | None]) -> list[str | None]:
+    return [None if cell is None else decoded(cell) for cell in cells]
+
+
+def _moments(series: Any) -> Column:
+    """Dates and times of polars as texts, by whole numbers: its own conversions end with the years of Python."""
+    missing, kind = series.is_null().to_numpy(), str(series.dtype)
+    whole = series.to_physical().cast(int).fill_null(0).to_numpy()
+    if not kind.startswith("Date"):  # times of day and durations are numbers
+        return Column(whole, missing)
+    unit = "D" if kind == "Date" else str(series.dtype.time_unit)
+    zone = "Z" if kind != "Date" and series.dtype.time_zone else ""
+    texts = whole.astype(np.int64).astype(f"datetime64[{unit}]").astype(str)
+    return of_cells([None if gone else f"{moment}{zone}" for moment, gone in zip(texts.tolist(), missing, strict=True)])
+
+
+def of_arrow(column: Any) -> Column:
+    """Return a column of an Arrow table, or of a Parquet file."""
+    from pyarrow import types
+
+    column = _stored(column)
+    kind = column.type
+    if types.is_integer(kind) or (types.is_floating(kind) and not types.is_float16(kind)):
+        missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+        return Column(column.fill_null(0).to_numpy(), missing)
+    if types.is_dictionary(kind):
+        return _of_dictionary(column)
+    if types.is_nested(kind) or types.is_interval(kind):
+        return of_cells([None] * len(column))
+    if types.is_temporal(kind):  # Python's own dates end with the year 9999: one cell could stop all others
+        return of_cells(_moments_as_texts(column).to_pylist())
+    return of_cells(_cells(column))
+
+
+def _stored(column: Any) -> Any:
+    """A column of an extension type as it is stored; but a UUID, and what is true or false, as the type means it."""
+    from pyarrow import BaseExtensionType, chunked_array
+
+    while isinstance(column.type, BaseExtensionType) and column.type.extension_name not in (_UUID, "arrow.bool8"):
+        pieces = [piece.storage for piece in _pieces(column)]
+        column = chunked_array(pieces, type=column.type.storage_type)
+    return column
+
+
+def _pieces(column: Any) -> list[Any]:
+    return list(column.chunks) if hasattr(column, "chunks") else [column]
+
+
+def _of_dictionary(column: Any) -> Column:
+    """A column of places in a dictionary, whose texts are read once each."""
+    from pyarrow import types
+
+    value = column.type.value_type
+    if not _is_text(value) and not _is_bytes(value):
+        return of_arrow(column.cast(value)) if not types.is_nested(value) else of_cells([None] * len(column))
+    cells: list[Any] = []
+    for piece in _pieces(column):
+        known = _cells(piece.dictionary)
+        cells += [None if place is None else known[place] for place in piece.indices.to_pylist()]
+    return of_cells(cells)
+
+
+def _moments_as_texts(column: Any) -> Any:
+    from pyarrow import ArrowInvalid, timestamp
+
+    try:
+        return column.cast("string")
+    except ArrowInvalid:  # of a time zone that is not known, whatever the cells are
+        return column.cast(timestamp(column.type.unit, "UTC")).cast("string")
+
+
+def _cells(column: Any) -> list[Any]:
+    """The cells of a column of Arrow: texts are decoded each alone, as Arrow itself decodes all or none."""
+    from pyarrow import compute
+
+    is_text = _is_text(column.type)
+    if not is_text and not _is_bytes(column.type):
+        return list(column.to_pylist())
+    raw = column.cast("binary" if str(column.type) in ("string", "binary") else "large_binary")
+    if (compute.max(compute.binary_length(raw)).as_py() or 0) > MOST_BYTES:
+        raw = compute.binary_slice(raw, 0, MOST_BYTES + 1)
+    return _decoded(raw.to_pylist()) if is_text else list(raw.to_pylist())
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def of_array(array: Array) -> Column:
+    """Return a flat NumPy array as a column."""
+    if isinstance(array, np.ma.MaskedArray):
+        return _of_masked(array)
+    kind = array.dtype.kind
+    if kind in "biuf":
+        if array.dtype.itemsize > 8:
+            with np.errstate(all="ignore"):  # nothing may be said of a private cell
+                array = array.astype(np.float64)
+        return Column(array)
+    if kind in "US":
+        array = narrowed(array)
+    if kind == "U":
+        array = _without_impossible(array)
+    if kind == "M" and np.datetime_data(array.dtype)[0] == "generic":  # a number of no unit is no time
+        return of_cells([None if gone else () for gone in np.isnat(array).tolist()])
+    return of_cells(list(array) if kind == "M" else array.tolist())
+
+
+def _of_masked(array: Any) -> Column:
+    column, hidden = of_array(array.data), np.ma.getmaskarray(array)
+    if isinstance(column.cells, list):
+        return of_cells([None if gone else cell for cell, gone in zip(column.cells, hidden, strict=True)])
+    return Column(column.cells, hidden)
+
+
+def narrowed(array: Array) -> Array:
+    """Return texts (or bytes) with room for no more than a cell that is too long.
+
+    In an array each text takes as much room as the longest of them.
+    """
+    letter, most = (np.dtype(np.uint32), LONGEST_CELL) if array.dtype.kind == "U" else (np.dtype(np.uint8), MOST_BYTES)
+    width = array.dtype.itemsize // letter.itemsize
+    if width <= most + 1:
+        return array
+    letters = np.ascontiguousarray(array).view(letter).reshape(*array.shape, width)
+    kept = letters[..., : most + 1].copy()
+    mark = letter.type(ord("x"))  # where a text goes on: it must not end here
+    mark = mark.byteswap() if array.dtype.byteorder == ">" else mark
+    kept[..., most] = np.where((letters[..., most:] != 0).any(axis=-1), mark, 0)
+    return kept.view(np.dtype(f"{array.dtype.byteorder}{array.dtype.kind}{most + 1}")).reshape(array.shape)
+
+
+def _without_impossible(array: Array) -> Array:
+    """Texts in which no letter is beyond Unicode: NumPy stores any number, and Python raises for all of them."""
+    width = array.dtype.itemsize // 4
+    if not width or not len(array):
+        return array
+    letters = np.ascontiguousarray(array).view(np.uint32).reshape(len(array), width)
+    if array.dtype.byteorder == ">":
+        letters = letters.byteswap()
+    bad = np.asarray((letters > 0x10FFFF).any(axis=1))
+    return _replaced(array, bad) if bad.any() else array
+
+
+def _replaced(array: Array, bad: Bools) -> Array:
+    texts = np.empty(len(array), dtype=object)
+    texts[~bad] = array[~bad].tolist()
+    texts[bad] = "\ufffd"
+    return texts
+
+
+def of_cells(cells: list[Any]) -> Column:
+    """Return the cells of a typed format as a column: texts among them are texts."""
+    return Column(cells, None, any(isinstance(cell, str | bytes) for cell in cells))
+
+
+def as_column(raw: Any) -> Column:
+    """Return labels or ids, however they are given: a column, a series, an array, a tensor or a list."""
+    if isinstance(raw, Column):
+        return raw
+    if hasattr(raw, "iloc"):
+        return of_pandas(raw)
+    if hasattr(raw, "is_null") and hasattr(raw, "to_list"):
+        return of_polars(raw)
+    if hasattr(raw, "detach"):
+        raw = raw.detach().cpu().numpy()
+    return of_array(raw) if isinstance(raw, np.ndarray) else of_cells(list(raw))
