@@ -172,7 +172,7 @@ def test_every_character_that_begins_with_a_mark_counts_as_one() -> None:
     ids=range(14),
 )  # fmt: skip
 def test_an_id_that_is_read_twice_stays_the_same(cell: str) -> None:
-    """Forms of Unicode may be longer than a text: an id counts where persons are counted and in a release, or nowhere."""
+    """Forms of Unicode may be longer than a text: an id counts for its person everywhere or nowhere."""
     for read in (identity, party_name, text):
         once = read(cell)
         assert once is None or read(once) == once
