@@ -201,7 +201,7 @@ def test_noise_that_repeats_from_run_to_run_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_a_callable_metric_is_no_hindrance() -> None:
-    utility = dpv.Utility(*PUBLIC, metric=lambda module: 0.0)
+    utility = dpv.Utility(*PUBLIC, metric=lambda outputs, labels: 0.0)
     assert run_audit(utility=utility, schedule="independent").holds
 
 

@@ -111,7 +111,7 @@ def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
             dpv.value(train, utility, semivalues=kind, **walks)
-    metric = dpv.Utility(*test, metric=lambda module: 0.0)
+    metric = dpv.Utility(*test, metric=lambda outputs, labels: 0.0)
     with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
         dpv.value(train, metric, ledger=ledger, schedule="independent", permutations=2, **SETTINGS)
     with pytest.raises(dpv.DpvalueError, match="a release that protects one record promises a party nothing"):

@@ -12,6 +12,7 @@ from sklearn.datasets import make_classification
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
+from dpvalue.data.metrics import LOSS
 from dpvalue.data.utility import PublicSet
 from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
@@ -41,7 +42,7 @@ def hard(count: int, seed: int) -> tuple[Any, Any]:
 
 def folds_of(x: Any, y: Any, sizes: Any = (1,), classes: int = 2, whole: bool = True) -> list[Fold]:
     model = Linear(np.shape(x)[1], classes, "classification", torch.float64, CPU)
-    public = PublicSet(torch.tensor(x, dtype=torch.float64), torch.tensor(y), "loss", 0.0)
+    public = PublicSet(torch.tensor(x, dtype=torch.float64), torch.tensor(y), LOSS, 0.0)
     return make_folds(model, model.initial(0), public, np.array(sizes), whole, dpv.Local(), 0)
 
 

@@ -246,8 +246,9 @@ def test_bad_engines(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"metric": "f1"}, "metric must be one of loss, accuracy, mse, or a callable; got 'f1'"),
-        ({"metric": "a callable"}, "metric must be one of"),
+        ({"metric": "f1"}, "or a callable of .outputs, labels.; got 'f1'"),
+        ({"metric": "a callable"}, "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2, or a"),
+        ({"metric": lambda module: 0.0}, r"metric must be a callable of \(outputs, labels\), got <function"),
         ({"l2": -1}, "l2 must be at least 0, got -1"),
         ({"l2": 0.1, "metric": "accuracy"}, "l2 goes with metric='loss'"),
     ],

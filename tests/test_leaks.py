@@ -170,7 +170,7 @@ def failing(**wrong: Any) -> Entry:
     return entry
 
 
-def broken_metric(model: Any) -> float:
+def broken_metric(outputs: Any, labels: Any) -> float:
     return 1 / 0
 
 

@@ -123,6 +123,20 @@ def test_other_networks_have_no_head(model: Callable[[], nn.Module]) -> None:
         find_head(built(model), torch.randn(1, 8, 8, dtype=F64))
 
 
+def with_head(model: Any, head: Headed, theta: torch.Tensor) -> nn.Module:
+    """The network of a head's trunk with this head: its weights take features as they are."""
+    network = built(model)
+    own, centre, scale = head.trunk.split([network.size, head.features, 1])
+    module: nn.Module = network.module(own)
+    matrix = theta.view(head.width, head.features + 1)
+    last = module.get_submodule(find_head(network, torch.zeros(1, 8, 8, dtype=F64)).name)
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        last.weight.copy_(matrix[:, :-1] / scale)
+        last.bias.copy_(matrix[:, -1] - last.weight @ centre)
+    return module
+
+
 @pytest.mark.parametrize("model", [small, "cnn", Own])
 def test_a_head_is_the_networks_last_layer(model: Any) -> None:
     """Outputs are those of the module, and gradients those that autograd finds for it."""
@@ -131,7 +145,7 @@ def test_a_head_is_the_networks_last_layer(model: Any) -> None:
     theta = torch.randn(2, head.size, dtype=F64)
     rows = head.inputs(x)
     for one, outputs in zip(theta, head.outputs(theta, rows), strict=True):
-        torch.testing.assert_close(head.module(one)(x), outputs)
+        torch.testing.assert_close(with_head(model, head, one)(x), outputs)
     for row in range(7):
         at = theta[0].clone().requires_grad_()
         loss = nn.functional.cross_entropy(head.outputs(at[None], rows[row : row + 1])[0], y[row : row + 1])
@@ -378,9 +392,7 @@ def test_a_table_survives_its_file_and_is_valued_again(model: Any, dtype: str, t
         np.testing.assert_array_equal(first, second)
         other = dpv.Local(device="cpu", dtype="float64" if dtype == "float32" else "float32")
         assert np.isfinite(loaded.value(utility, engine=other, progress=False).values["shapley"]).all()
-    named = dpv.Utility(
-        *public, metric=lambda module: float(module(torch.ones(1, 1, 8, 8).to(engine.torch_dtype)).sum())
-    )
+    named = dpv.Utility(*public, metric=lambda outputs, labels: float(outputs[:, 0].sum()))
     assert np.isfinite(loaded.value(named, engine=engine, progress=False).values["shapley"]).all()
     if own is None:
         return

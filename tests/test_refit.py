@@ -12,6 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dpvalue as dpv
+from dpvalue.data.metrics import METRICS
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.models import Linear, build_model
@@ -50,7 +51,7 @@ def public_of(task: str, rows: int = 60, seed: int = 0) -> tuple[Linear, PublicS
     problem = "regression" if task == "numbers" else "classification"
     model = build_model(kind, problem, x[0], outputs, torch.float64, CPU)
     assert isinstance(model, Linear)
-    return model, PublicSet(x, torch.tensor(y), "mse" if task == "numbers" else "loss", 0.0)
+    return model, PublicSet(x, torch.tensor(y), METRICS["mse" if task == "numbers" else "loss"], 0.0)
 
 
 def oracle(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], weights: np.ndarray[Any, Any], strength: float) -> Any:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 import dpvalue as dpv
+from dpvalue.engine.evaluator import Evaluator
 from dpvalue.privacy import accounting
 from dpvalue.server import run as run_module
 
@@ -140,13 +140,14 @@ def steps_of_a_run(schedule: dpv.Schedule, permutations: int, monkeypatch: pytes
     monkeypatch.setattr(run_module, "noise_source", lambda kind, seed: UnitVectors())
     seen: list[NDArray[Any]] = []
 
-    def record(module: nn.Module) -> float:
-        seen.append(torch.cat([p.detach().flatten() for p in module.parameters()]).numpy().copy())
-        return 0.0
+    def record(evaluate: Evaluator, theta: torch.Tensor) -> torch.Tensor:
+        seen.extend(theta.numpy().copy())
+        return torch.zeros(len(theta), dtype=torch.float64)
 
-    train, (X, y) = classification(4, classes=2)
+    monkeypatch.setattr(Evaluator, "__call__", record)
+    train, test = classification(4, classes=2)
     result = dpv.value(
-        train, dpv.Utility(X, y, metric=record), model=lambda: Constant(16, 2), schedule=schedule, clip=1.0,
+        train, test, model=lambda: Constant(16, 2), schedule=schedule, clip=1.0,
         learning_rate=0.5, permutations=permutations, progress=False, engine=dpv.Local(dtype="float64"),
         privacy=dpv.Privacy(epsilon=5.0, delta=1e-3), projection=None, noise="fast",
     )  # fmt: skip

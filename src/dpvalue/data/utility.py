@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpvalue.data.columns import is_frame
 from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding, fit_encoding
+from dpvalue.data.metrics import Function, Metric, as_metric
 from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
 from dpvalue.errors import DpvalueError, require_number
-from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
-
-Metric = str | Callable[[nn.Module], float]
-METRICS = ("loss", "accuracy", "mse")
+from dpvalue.models import CLASSIFICATION, ModelFactory, task_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,19 +28,22 @@ class Utility:
     Args:
         X: public features.
         y: public labels; they also fix the classes.
-        metric: "loss" (negated mean loss), "accuracy", "mse" (negated mean squared error), or a callable that takes the
-            `nn.Module` and returns a number, larger being better.
+        metric: what a model is worth on these rows, larger being better. Of both tasks "loss", the mean loss, negated;
+            of classification "accuracy", "balanced_accuracy" (the mean of the classes' recalls) and "auc" (of more than
+            two classes the mean of each against the rest); of regression "mse" and "mae", negated, and "r2". Or a
+            callable of (outputs, labels) that returns one finite number. It gets one model at a time, as arrays: of
+            classification the probabilities (rows, classes), with the classes in order, else the predictions (rows,);
+            and the labels (rows,) as they are in `y`. `lambda p, y: roc_auc_score(y, p[:, 1])` is one.
         l2: subtracts l2 * |theta|^2 from "loss" (the paper's regularised cross-entropy).
     """
 
     X: Any
     y: Any
-    metric: Metric = "loss"
+    metric: str | Function = "loss"
     l2: float = 0.0
 
     def __post_init__(self) -> None:
-        if not callable(self.metric) and self.metric not in METRICS:
-            raise DpvalueError(f"metric must be one of {', '.join(METRICS)}, or a callable; got {self.metric!r}")
+        as_metric(self.metric)  # raises for one that there is not
         require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
             raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
@@ -59,13 +59,11 @@ class Utility:
 
     def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
         """Return how rows become numbers, as this public set fixes it for a model."""
-        task = task_of(model, self.metric, float_labels=are_floats(self.y))
+        task = task_of(model, as_metric(self.metric).task, float_labels=are_floats(self.y))
         return fit_encoding(self.X, self.y, task, preprocess, model == "cnn", classes)
 
     def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PublicSet:
         """Return the public set as tensors."""
-        if (self.metric, encoding.task) in (("accuracy", REGRESSION), ("mse", CLASSIFICATION)):
-            raise DpvalueError(f"metric {self.metric!r} does not fit a {encoding.task} model")
         x = encoding.features(self.X, "utility features")
         finite = np.asarray(np.isfinite(x.reshape(len(x), -1)).all(axis=1))
         refuse_rows(~finite, "utility features", "features must be finite")
@@ -74,11 +72,12 @@ class Utility:
             refuse_rows(y < 0, "utility labels", "labels must be among the classes")
         else:
             refuse_rows(~np.isfinite(y), "utility labels", "labels must be finite")
+        given = y if encoding.task != CLASSIFICATION else np.asarray(label_column(self.y, "utility labels").cells)
         labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
         return PublicSet(
             torch.tensor(x, dtype=dtype, device=device),
             torch.tensor(y, dtype=labels, device=device),
-            self.metric,
+            as_metric(self.metric).of(encoding.task, y, given),
             float(self.l2),
         )
 

@@ -7,20 +7,29 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from dpvalue.data.metrics import Own
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
-from dpvalue.models import Linear, Model
+from dpvalue.models import REGRESSION, Linear, Model
+
+_COPIES = 4  # of the outputs, in double precision, that a metric makes of them
 
 
 class Evaluator:
-    """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference."""
+    """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference.
+
+    `slope` is by how much the utility falls with the mean loss, 0 where it is not a function of that alone.
+    """
 
     def __init__(self, public: PublicSet, model: Model, engine: Engine) -> None:
         self.public, self._model = public, model
         self._x, self._y = model.inputs(public.x), public.y
         self._loss = model.mean_loss(self._x, self._y)
-        self._engine, self._share = engine, not callable(public.metric)
-        self.batch = engine.piece(model.numbers + len(public.x) * model.numbers_per_row(), least=16)
+        metric = public.metric
+        self._offset, self.slope = (0.0, 0.0) if metric.of_loss is None else metric.of_loss(public.y)
+        self._engine, self._share = engine, not isinstance(metric.worth, Own)  # a caller's function has its own thread
+        copies = 1 if metric.worth is None or metric.largest_only else _COPIES
+        self.batch = engine.piece(model.numbers + copies * len(public.x) * model.numbers_per_row(), least=16)
 
     def compiled(self) -> Evaluator:
         """Return the same, in compiled code where there is some for the model."""
@@ -35,12 +44,17 @@ class Evaluator:
         return torch.cat(self._engine.map(self._evaluate, theta.split(self.batch), self._share))
 
     def _evaluate(self, theta: Tensor) -> Tensor:
-        if callable(self.public.metric):
-            worths = [float(self.public.metric(self._model.module(parameters))) for parameters in theta]
-            return torch.tensor(worths, dtype=torch.float64, device=theta.device)
-        if self.public.metric == "accuracy":
-            return (self._model.outputs(theta, self._x).argmax(-1) == self._y).mean(-1, dtype=torch.float64)
+        if self.public.metric.worth is not None:
+            return self.public.metric.worth(self._outputs(theta), self._y)
         loss = self._loss(theta)
         if self.public.l2:
             loss = loss + self.public.l2 * self._model.squared_norm(theta)
-        return -loss
+        return self._offset - self.slope * loss
+
+    def _outputs(self, theta: Tensor) -> Tensor:
+        """The outputs of each model as metrics take them (`dpvalue.data.metrics`)."""
+        outputs = self._model.outputs(theta, self._x)
+        if self.public.metric.largest_only:
+            return outputs
+        outputs = outputs.to(torch.float64)
+        return outputs[..., 0] if self._model.task == REGRESSION else outputs.softmax(-1)

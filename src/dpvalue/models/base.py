@@ -9,8 +9,10 @@ import torch
 from torch import Tensor, nn
 
 ModelFactory = Callable[[], nn.Module]
-KINDS = ("logistic", "linear", "cnn")
 CLASSIFICATION, REGRESSION = "classification", "regression"
+TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION}
+"""The models that have names, and what each is for."""
+KINDS = tuple(TASK_OF)
 
 
 class Model(Protocol):
@@ -54,10 +56,6 @@ class Model(Protocol):
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradients (b, r, size) of the loss of each single row."""
-        ...
-
-    def module(self, theta: Tensor) -> nn.Module:
-        """Return an `nn.Module` with the parameters theta (size,), to be looked at rather than trained."""
         ...
 
     def squared_norm(self, theta: Tensor) -> Tensor:

@@ -8,26 +8,24 @@ import torch
 from torch import Tensor, nn
 
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, Model, ModelFactory
+from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory
 from dpvalue.models.cnn import PaperCNN
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 
 
-def task_of(model: str | ModelFactory, metric: object, float_labels: bool) -> str:
+def task_of(model: str | ModelFactory, by_metric: str | None, float_labels: bool) -> str:
     """Return the task: fixed by a named model; for a factory by the metric, else by the public labels' type."""
     if isinstance(model, str):
         require_choice("model", model, KINDS)
-        return REGRESSION if model == "linear" else CLASSIFICATION
+        return TASK_OF[model]
     if isinstance(model, nn.Module):
         raise DpvalueError("model must be a callable that returns an nn.Module, got a module: pass lambda: module")
     if not callable(model):
         raise DpvalueError(
             f"model must be one of {', '.join(KINDS)}, or a callable returning an nn.Module; got {model!r}"
         )
-    if metric in ("mse", "accuracy"):
-        return REGRESSION if metric == "mse" else CLASSIFICATION
-    return REGRESSION if float_labels else CLASSIFICATION
+    return by_metric or (REGRESSION if float_labels else CLASSIFICATION)
 
 
 def build_model(

@@ -78,15 +78,10 @@ def find_head(model: Model, example: Tensor) -> Head:
 
 def _trunk(module: nn.Module, head: Head) -> nn.Module:
     """The module without its head; the module is changed."""
-    return _with_head(module, head, nn.Identity())
-
-
-def _with_head(module: nn.Module, head: Head, other: nn.Module) -> nn.Module:
-    """The module with another head, in place of its own."""
     if not head.name:
-        return other
+        return nn.Identity()
     parent, _, name = head.name.rpartition(".")
-    setattr(module.get_submodule(parent), name, other)
+    setattr(module.get_submodule(parent), name, nn.Identity())
     return module
 
 
@@ -136,16 +131,6 @@ class Headed(Linear):
         with torch.no_grad():
             features = torch.cat([_features(self._module, rows) for rows in x.split(few)])
         return super().inputs((features - self._centre) / self._scale)
-
-    def module(self, theta: Tensor) -> nn.Module:
-        """Return the network's module with this head: its weights take features as they are."""
-        module = self._network.module(self._theta)
-        matrix = theta.view(self.width, self.features + 1)
-        linear = nn.Linear(self.features, self.width).to(theta)
-        with torch.no_grad():
-            linear.weight.copy_(matrix[:, :-1] / self._scale)
-            linear.bias.copy_(matrix[:, -1] - linear.weight @ self._centre)
-        return _with_head(module, self._head, linear).requires_grad_(False)
 
     def digest(self) -> str:
         """Return a digest of the network and of all numbers of the trunk."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from dpvalue.models.base import REGRESSION, squared_norm
@@ -87,15 +87,6 @@ class Linear:
         """Return the gradients of single rows in closed form."""
         residuals = self._residuals_at(theta, x, y)
         return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(2)
-
-    def module(self, theta: Tensor) -> nn.Module:
-        """Return Flatten and Linear with these parameters."""
-        linear = nn.Linear(self.features, self.width, device=self._device, dtype=self._dtype)
-        matrix = self._matrix(theta[None])[0]
-        with torch.no_grad():
-            linear.weight.copy_(matrix[:, :-1])
-            linear.bias.copy_(matrix[:, -1])
-        return nn.Sequential(nn.Flatten(), linear).requires_grad_(False)
 
     def squared_norm(self, theta: Tensor) -> Tensor:
         """Return |theta|^2."""

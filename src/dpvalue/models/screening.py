@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from dpvalue.models.base import REGRESSION
@@ -74,10 +74,6 @@ class Score:
         else:
             negated = functional.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1))
         return negated.clamp_min(_WORST)
-
-    def module(self, theta: Tensor) -> nn.Module:
-        """Return the module of a model on the line."""
-        return self.line.module(theta)
 
     def squared_norm(self, theta: Tensor) -> Tensor:
         """Return that of the models on the line."""

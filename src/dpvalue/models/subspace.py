@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dpvalue.models.base import REGRESSION, Model
 from dpvalue.models.linear import Linear, mean_log_sum_exp
@@ -58,10 +58,6 @@ class Projected:
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the projected gradients of single rows."""
         return self._model.record_gradients(self.lift(theta), x, y) @ self._vectors.T
-
-    def module(self, theta: Tensor) -> nn.Module:
-        """Return the module of the lifted model."""
-        return self._model.module(self.lift(theta[None])[0])
 
     def squared_norm(self, theta: Tensor) -> Tensor:
         """Return that of the lifted models."""

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
@@ -158,7 +159,7 @@ class _Half:
         picked = generator.permutation(len(made.units))[:_PARTIES]
         self.scale = min(1.0, len(dealt) / max(int(made.units[picked].sum()), 1))
         self._counts = np.maximum((made.units[picked] * self.scale).astype(np.int64), _LEAST_RECORDS)
-        half = replace(public, x=public.x[judging], y=public.y[judging], metric="loss", l2=0.0)
+        half = replace(public, x=public.x[judging], y=public.y[judging], metric=LOSS, l2=0.0)
         self._pool = Rows.of(model, replace(half, x=public.x[dealt], y=public.y[dealt]))
         self._made = replace(made, noise=made.noise[picked])
         seed = int(generator.integers(2**31))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
+from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
@@ -353,7 +354,7 @@ def _rate_on_line(
     public, engine = at.public, at.settings.engine
     unit = _unit_of_length(model, initial, basis, public)
     lengths = torch.tensor([unit * distance for distance in _DISTANCES], dtype=initial.dtype, device=initial.device)
-    evaluate = Evaluator(replace(public, metric="loss", l2=0.0), model, engine)
+    evaluate = Evaluator(replace(public, metric=LOSS, l2=0.0), model, engine)
     falls = (evaluate(-lengths[:, None]) - evaluate(initial[None])).nan_to_num(0.0, 0.0, 0.0)
     if not float(falls.max()) > 0:
         raise DpvalueError(

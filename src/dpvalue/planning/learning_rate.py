@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
+from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.planning.folds import PublicFacts
@@ -50,7 +51,7 @@ class PublicTuner(PublicFacts):
                 final = self._pass_with_own_gradients(contributions, generator)
             else:
                 final = self._pass_with_a_table(contributions, releases, generator)
-            other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric="loss", l2=0.0)
+            other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric=LOSS, l2=0.0)
             score = Evaluator(other, self.model, self.engine)(final).cpu().numpy()
             scores += np.where(np.isfinite(score), score, -np.inf)
         return RATES[int(scores.argmax())]

@@ -53,7 +53,7 @@ class Charging:
         Nothing of it leaves the process before the entry is on disk. `kinds` are the semivalues and their position
         weights: values are part of what is kept, so what they are made by is part of the question.
         """
-        if kinds and callable(utility.metric):
+        if kinds and not utility.metric.by_name:
             raise DpvalueError("metric must not be a callable when values are kept on disk: name it, or use 'replay'")
 
         def packed() -> bytes:
@@ -66,7 +66,7 @@ class Charging:
 
         whole = replace(self.charge, releases=releases * self.charge.releases)
         weights = [torch.from_numpy(positions) for positions in kinds.values()]
-        judged = [str(utility.metric), str(utility.l2), *kinds] if kinds else []
+        judged = [utility.metric.name, str(utility.l2), *kinds] if kinds else []
         request = _digest([self.question, "walks", *judged], weights)
         tensors = _unpacked(self.keeper.release(0, request, whole, packed))
         estimates = {

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import Utility
 from dpvalue.display import extremes
@@ -310,7 +311,7 @@ def _stand_ins(prepared: Prepared) -> Learning:
     def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
         return answering.answer(number, asked)
 
-    half = replace(public, x=public.x[judges], y=public.y[judges], metric="loss", l2=0.0)
+    half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
     learning = learning_for(prepared, tuple(range(at.n)), ask)
     return replace(learning, evaluate=Evaluator(half, choice.model, engine))
 

@@ -103,7 +103,7 @@ def make_job(
 
 def public_digest(public: PublicSet) -> str:
     """Return what a job knows its public set by."""
-    return digest({"metric": str(public.metric), "l2": public.l2}, {"x": public.x, "y": public.y})
+    return digest({"metric": public.metric.name, "l2": public.l2}, {"x": public.x, "y": public.y})
 
 
 def _by_size(at: Setting, choice: Choice) -> tuple[Choice, Ints]:

@@ -234,10 +234,12 @@ def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
 
 
 def announce(prepared: Prepared) -> None:
-    """Say what a run is about to do, before it does: warn of a large delta, refuse what does not fit into memory."""
+    """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
     choice, at = prepared.choice, prepared.at
     warn_if_delta_is_large(choice.spent, int(at.units.sum()))
     at.settings.engine.require_room(at.n, choice.model.size)
+    if not at.public.metric.by_name:
+        Evaluator(at.public, choice.model, at.settings.engine)(choice.initial[None])  # one that fails has cost nothing
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,

@@ -43,8 +43,7 @@ class FewGame(TableGame):
     @staticmethod
     def suits(walker: Walker, evaluate: Evaluator) -> bool:
         """Return whether a table has so few numbers a party, and a utility without steps."""
-        metric = evaluate.public.metric
-        return walker.model.size in _NORMAL and not callable(metric) and metric != "accuracy"
+        return walker.model.size in _NORMAL and evaluate.public.metric.of_loss is not None
 
     def with_rows(self, rows: torch.Tensor) -> FewGame:
         """Return the game of another table of the same parties."""

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.metrics import ACCURACY
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
 from dpvalue.models import CLASSIFICATION
@@ -57,10 +58,10 @@ class LineGame(TableGame):
     @staticmethod
     def suits(walker: Walker, evaluate: Evaluator) -> bool:
         """Return whether a table of one number a party has a function that can be tabulated."""
-        metric = evaluate.public.metric
-        if walker.model.size != 1 or callable(metric):
+        if walker.model.size != 1:
             return False
-        return metric != "accuracy" or isinstance(walker.model, ProjectedLinear)
+        metric, is_linear = evaluate.public.metric, isinstance(walker.model, ProjectedLinear)
+        return metric.of_loss is not None or (metric is ACCURACY and is_linear)
 
     @property
     def _numbers(self) -> Floats:
@@ -124,7 +125,7 @@ class _Line:
 
     def __init__(self, walker: Walker, evaluate: Evaluator) -> None:
         self._walker, self._evaluate = walker, evaluate
-        self._exact = _accuracy(walker, evaluate) if evaluate.public.metric == "accuracy" else None
+        self._exact = _accuracy(walker, evaluate) if evaluate.public.metric is ACCURACY else None
         self._low = self._high = 0.0
         self._table: Function | None = None
 

@@ -11,7 +11,7 @@ likelihood: Shamir et al. 2014; Jordan, Lee and Yang 2019). Its worth is
 
 so that a coalition of honest parties, and one of meaningless labels, is worth what retraining on public rows says; the
 surrogate tells what else sets S apart. Nobody, and a coalition without a valid unit, is worth the model without data.
-Utilities other than a loss have no curves: there v(S) is V(theta_S).
+A utility that is no multiple of the loss has no curves: there v(S) is V(theta_S).
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ _MOST_KEPT = 8192  # models of coalitions
 _MOST_CURVED = 40  # features: of more, a curvature costs more than the steps that it saves
 _MOST_SQUARES = 2**24  # products of features of all public rows, for curvatures
 _WAY = np.linspace(0.0, 1.5, 16)
-LOSSES = ("loss", "mse")
 REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
 
 
@@ -55,8 +54,8 @@ class Refitting:
 
     def __init__(self, surrogate: Surrogate, rows: Rows, evaluate: Evaluator, seed: int) -> None:
         self.surrogate, self.evaluate = surrogate, evaluate
-        is_loss = not callable(evaluate.public.metric) and evaluate.public.metric in LOSSES
-        self._curves: Curves | None = learning_curves(rows, seed, evaluate.public.l2) if is_loss else None
+        curved = evaluate.public.metric.of_loss is not None
+        self._curves: Curves | None = learning_curves(rows, seed, evaluate.public.l2) if curved else None
         origin = surrogate.origin.to(rows.x)
         values, vectors = torch.linalg.eigh(rows.curvature(origin))
         like = evaluate.public.x  # coalitions are many: they are fitted in the precision of the engine
@@ -151,7 +150,8 @@ class Refitting:
         """Return what is added to the utility of a coalition's refitted model."""
         if self._curves is None:
             return np.zeros(len(records))
-        return np.asarray(np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies))
+        less = np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies)
+        return np.asarray(self.evaluate.slope * less)
 
 
 class _Memory:
