@@ -30,10 +30,10 @@ from dpvalue.flower.together import Together
 from dpvalue.home.agent import Refused
 from dpvalue.progress import silent
 from dpvalue.sealing import Key
-from dpvalue.study.conducting import Patience, conduct
+from dpvalue.study.conducting import over_flower
 from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.making import options_of, read_utility
-from dpvalue.study.roster import Member, Roster
+from dpvalue.study.roster import read_roster
 from dpvalue.study.valuing import value_study
 
 COMMAND = get_command(app)
@@ -129,6 +129,7 @@ def steps(case: Case) -> dict[str, list[str]]:
     run = ["run", *case.files, *STUDY, *case.protects, "--epsilon", "2", "--force", "--pay", "100"]
     steps = ["--schedule", "independent", "--permutations", "2"]
     found = {
+        "plan": ["plan", "--json"],
         "run": [*run, "--out", "results"],
         "ledger new": [*_new_ledger("run", case), "--head", "run.head"],
         "run by steps": [*run, *steps, "--ledger", "run.ledger", "--head", "run.head", "--out", "steps"],
@@ -181,10 +182,11 @@ def observed(folder: Path, case: Case, seed: int | None) -> Seen:
             done = CliRunner().invoke(COMMAND, arguments)
             seen.printed[name] = done.exit_code, repr(done.exception), done.stdout, done.stderr
         _together(seen, case)
-    private = {*case.files, *there}
+    private = {*case.files, *there, "roster.toml", *(f"{site}.toml" for site in SITES)}
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.name not in private:
-            seen.files[str(path.relative_to(folder))] = _content(path)
+        place = str(path.relative_to(folder))
+        if path.is_file() and place not in private:
+            seen.files[place] = _content(path)
     return seen
 
 
@@ -202,9 +204,12 @@ def _together(seen: Seen, case: Case) -> None:
     parties: dict[int, Any] = {}
     for number, (site, file) in enumerate(zip(SITES, case.files, strict=True)):
         parties[number] = _answering(seen, site, file, case)
-    roster = Roster(tuple(Member(site, Key.read(f"{site}.key").public) for site in SITES))
-    coordinator = Coordinator(Path("together/study"), content, roster, Key.read("office.key"))
-    conduct(coordinator, Together(parties), Patience(len(parties), gather=0.0, deadline=1e12))
+    lines = [f'[[party]]\nname = "{site}"\nkey = "{Key.read(f"{site}.key").public}"\n' for site in SITES]
+    Path("roster.toml").write_text("".join(lines))
+    config = {"folder": "together/study", "job": "study.job", "roster": "roster.toml", "key": "office.key"}
+    Path("together").mkdir()
+    over_flower(Together(parties), {**config, "parties": len(parties), "gather": 0.0, "deadline": 1e12})
+    coordinator = Coordinator(Path("together/study"), content, read_roster(Path("roster.toml")))
     utility = read_utility(coordinator.job, Path("public.csv"))
     value_study(coordinator, utility, options_of(coordinator.job), Path("together"), silent)
 

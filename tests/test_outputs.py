@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import resource
@@ -15,19 +16,34 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
+from click.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.data import files
+from dpvalue.flower.memory import Memory, Taken
+from dpvalue.flower.pipe import Asked
+from dpvalue.flower.together import Together
 from dpvalue.home import rows as home_rows
 from dpvalue.jobs import execute, owners, recording
 from dpvalue.jobs import job as jobs_module
+from dpvalue.privacy.charges import Charge
+from dpvalue.releasing.checkpoint import Checkpoint
+from dpvalue.releasing.job import Job, Release
+from dpvalue.report.record import Record
 from dpvalue.server import costs
 from dpvalue.server import plan as plan_module
+from dpvalue.study.conducting import conduct
+from dpvalue.study.coordinator import Coordinator
 
+from . import fields
+from .federation import simulated, write_files
 from .held import held_fixed
-from .outputs import Case, Seen, observed, write_public
+from .outputs import COMMAND, Case, Seen, observed, write_public
+from .test_conducting import SOON, answering
 
 CASES = [Case("csv", "record"), Case("parquet", "person"), Case("parquet", "record"), Case("csv", "person")]
 
@@ -230,3 +246,82 @@ def test_a_planted_measurement_is_found(
         wrong, _ = known.world(tmp_path, None)
     with pytest.raises(AssertionError):
         compare(vars(wrong), vars(right))
+
+
+PROOF = (Path(__file__).parent.parent / "docs" / "privacy-proof.md").read_text()
+
+
+def fields_of(seen: Seen) -> fields.Fields:
+    """The fields of everything that came out of a world."""
+    found = fields.of_messages(seen.messages)
+    known: set[str] = set()
+    for path, content in seen.files.items():
+        found |= fields.of_file(path, content)
+        if path.endswith("run.json"):
+            record = Record.from_json(json.loads(content), path)
+            told = [str(record.guarantee), *(record.values.verdict if record.values else ())]
+            told += record.plan.text.splitlines() if record.plan else []
+            known |= {line.strip() for line in told}
+    prefixes = sorted((name for output, name in fields.listed(PROOF) if output == "terminal"), key=len, reverse=True)
+    for name, (_, _, *printed) in seen.printed.items():
+        if name == "plan":
+            found |= fields.of_json("plan --json", json.loads(printed[0]))
+        else:
+            found |= fields.of_terminal("\n".join(printed), known, prefixes)
+    logged = "\n".join(seen.logs)
+    return found | fields.of_terminal(logged, known, prefixes)
+
+
+def test_every_field_of_an_output_is_in_the_table(known: Known) -> None:
+    found = fields_of(known.plain)
+    assert found - fields.listed(PROOF) == set()
+    assert len(found) > 250
+
+
+def test_every_field_of_a_study_in_rounds_and_of_what_outlives_a_crash_is_in_the_table(tmp_path: Path) -> None:
+    """Requests, who is asked next, a checkpoint, the task of an agent; and a known answer that is compared with."""
+    study = write_files(tmp_path, {"east": 30, "west": 25})
+    schedule = dpv.Schedule("replay", rounds=2, probes=3)
+    job = simulated(study, game="steps", projection=None, schedule=schedule)[1]
+    nodes = Together({number: answering(study, name, []) for number, name in enumerate(study.sizes)})
+    conduct(Coordinator(tmp_path / "study", job.to_bytes()), nodes, SOON)
+    charge = Charge("gaussian", 1.0, 1, 1.0, "record", "zero_out")
+    Checkpoint(tmp_path / "checkpoint").release(0, "asked", charge, lambda: b"made")
+    Memory(tmp_path / "task.json").keep(Taken("token", b"message", Asked(b"job", b"request")))
+    frame = pd.read_csv(study.own("east")).assign(wrong=np.arange(30) < 5)
+    frame.to_csv(tmp_path / "train.csv", index=False)
+    run = ["run", str(tmp_path / "train.csv"), "--test", str(study.public), "--target", "label", "--truth", "wrong"]
+    done = CliRunner().invoke(COMMAND, [*run, "--no-privacy", "--yes", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    found: fields.Fields = set()
+    for place in ("study", "checkpoint", "out"):
+        for path in (tmp_path / place).rglob("*"):
+            if path.is_file() and not path.name.startswith("."):
+                found |= fields.of_file(str(path), path.read_bytes())
+    found |= fields.of_file("task.json", (tmp_path / "task.json").read_bytes())
+    assert {output for output, _ in found} >= {"request", "parties.json", "checkpoint", "task.json", "nodes.json"}
+    assert ("run.json", "detection.auc") in found
+    assert found - fields.listed(PROOF) == set()
+
+
+@pytest.mark.parametrize("known", CASES[:1], indirect=True)
+@pytest.mark.parametrize("name", ["run.json", "east.release", "run.ledger", "values.csv", "report.html", "study.job"])
+def test_a_field_that_is_not_in_the_table_is_found(name: str, known: Known) -> None:
+    """Of every kind of file: one more field is one more pair."""
+    folder = {"run.json": "results/", "values.csv": "results/", "report.html": "results/", "study.job": "study/study/"}
+    content = known.plain.files[folder.get(name, "") + name]
+    if name == "run.ledger":
+        more: Any = [*content[:-1], "CREATE TABLE times (seconds REAL);", content[-1]]
+    elif name == "report.html":
+        more = content.replace(b"<h2>Parties", b"<h2>Seconds</h2><h2>Parties")
+    elif name == "values.csv":
+        more = content.replace(b"party,", b"party,seconds,", 1)
+    elif name == "run.json":
+        more = json.dumps({**json.loads(content), "seconds": 1.0}).encode()
+    else:
+        kind = Release if name.endswith("release") else Job
+        header, tensors = kind.from_bytes(content).parts()
+        more = kind.archive.pack({**header, "seconds": 1.0}, tensors)
+    new = fields.of_file(name, more) - fields.of_file(name, content)
+    assert len(new) == 1
+    assert not new & fields.listed(PROOF)
