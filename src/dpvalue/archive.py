@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
-from dpvalue.stored import OBJECT, parse_json
+from dpvalue.stored import OBJECT, TEXT, fields, parse_json
 
 DTYPES = (torch.float32, torch.float64, torch.int64)
 Tensors = dict[str, Tensor]
@@ -91,8 +91,11 @@ def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
 def described(content: bytes, what: str) -> dict[str, Any]:
     """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal if there is one."""
     size = int.from_bytes(content[:8], "little")
-    metadata = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what).get("__metadata__") or {}
-    stored: dict[str, Any] = parse_json(metadata.get("dpvalue", "{}"), what)
+    whole = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what)
+    OBJECT(f"the header of {what}", whole)
+    metadata = whole.get("__metadata__", {})
+    fields(dpvalue=TEXT)(f"the metadata of {what}", metadata)
+    stored: dict[str, Any] = parse_json(metadata["dpvalue"], what)
     OBJECT(f"the header of {what}", stored)
     return stored
 

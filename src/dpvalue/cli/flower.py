@@ -145,6 +145,7 @@ def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int |
     from dpvalue.flower.deploy import status, submit, write_app
     from dpvalue.locks import alone
     from dpvalue.releasing.job import Job
+    from dpvalue.stored import WHOLE, fields, parse_json, read_text
     from dpvalue.study.conducting import ENTRY
     from dpvalue.study.valuing import STATE, require_place
 
@@ -160,18 +161,25 @@ def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int |
         if standing.startswith("finished") and not (state / "over.json").is_file():
             raise DpvalueError(f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on")
         time.sleep(1.0)
-    return int(json.loads((state / "over.json").read_text())["messages"])
+    over = state / "over.json"
+    said = parse_json(read_text(over), str(over))
+    fields(messages=WHOLE)(str(over), said)
+    return int(said["messages"])
 
 
 def _link(folder: Path) -> Link:
     """The SuperLink of a folder."""
     from dpvalue.errors import DpvalueError
     from dpvalue.flower.deploy import Link
-    from dpvalue.stored import parse_json, read_text
+    from dpvalue.stored import fields, must_be, parse_json, read_text
 
-    if not (folder / "link.json").is_file():
+    file = folder / "link.json"
+    if not file.is_file():
         raise DpvalueError(f"{folder} is not the folder of a SuperLink: dpvalue flower new makes one")
-    return Link(str(parse_json(read_text(folder / "link.json"), str(folder))["address"]), folder / "ca.crt")
+    said = parse_json(read_text(file), str(file))
+    is_address = must_be("HOST:PORT", lambda found: isinstance(found, str) and found.rpartition(":")[2].isdecimal())
+    fields(address=is_address)(str(file), said)
+    return Link(said["address"], folder / "ca.crt")
 
 
 def _wait_for(address: str) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dpvalue.durable import OWNER_ALONE, write_whole
 from dpvalue.flower.pipe import Asked
+from dpvalue.stored import parse_json, read_text
 
 _TRIES = 3
 
@@ -56,11 +57,11 @@ class Memory:
         if self._path is None or not self._path.exists():
             return None
         try:
-            content = json.loads(self._path.read_text())
+            content = parse_json(read_text(self._path), str(self._path))
             asked = None if content["asked"] is None else Asked(*map(base64.b64decode, content["asked"]))
             message = base64.b64decode(content["message"])
             taken = Taken(str(content["token"]), message, asked, int(content["tries"]) + 1)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):  # it has been damaged
             self.forget()
             return None
         taken = replace(taken, asked=None) if taken.tries > _TRIES else taken

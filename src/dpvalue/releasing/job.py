@@ -329,6 +329,7 @@ class Job(_Crossing):
         )
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         about, least = header["about"], tensors.get("course.least")
+        said = about["table"]
         if least is None or least.dim() != 1 or not len(least):
             raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
         points, shares = _floats(tensors, "course.points", 3), _floats(tensors, "course.shares", 1)
@@ -339,7 +340,7 @@ class Job(_Crossing):
             {
                 **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
                 "course": Course(header["rounds"], points, shares, least),
-                "about": build(About, "about", {**about, "table": about["table"] and (about["table"], table)}),
+                "about": build(About, "about", {**about, "table": None if said is None else (said, table)}),
                 "model": model,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
