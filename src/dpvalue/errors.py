@@ -12,7 +12,16 @@ LARGEST_WHOLE = 2**63 - 1
 
 
 class DpvalueError(ValueError):
-    """A bad argument or a refused request; the message names the argument, the value and what is allowed."""
+    """A bad argument or a refused request; the message names the argument, the value and what is allowed.
+
+    Example:
+        >>> import dpvalue as dpv
+        >>> try:
+        ...     dpv.Privacy(epsilon=-1)
+        ... except dpv.DpvalueError as error:
+        ...     print(error)
+        epsilon must be positive, got -1
+    """
 
 
 class UnknownPartyError(DpvalueError, KeyError):
@@ -28,6 +37,10 @@ class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
         spent: the epsilon spent before.
         asked: what the release alone would spend.
         left: what is left of the budget's epsilon.
+
+    Example:
+        >>> print(BudgetExceeded(spent=1.0, asked=0.5, left=0.25))
+        the budget does not allow this release: epsilon = 1 is spent, 0.5 was asked for, and 0.25 is left
     """
 
     def __init__(self, spent: float, asked: float, left: float) -> None:

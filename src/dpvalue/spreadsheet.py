@@ -37,7 +37,7 @@ def cell_of(name: str | int) -> str | int:
     r"""Return the name of a party as a cell.
 
     >>> cell_of('=HYPERLINK("http://x")'), cell_of("north"), cell_of(-7)
-    ('\\'=HYPERLINK("http://x")', 'north', -7)
+    ('\'=HYPERLINK("http://x")', 'north', -7)
     """
     if not isinstance(name, str):
         return name

@@ -74,6 +74,17 @@ def audit(
         confidence: of the bound.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
+
+    Returns:
+        the bound on epsilon, and what else was checked.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> found = dpv.audit(20, test, runs=5, noise="fast", progress=False)  # `test` as in `dpvalue.Result`
+        >>> found.bound <= found.claim
+        True
     """
     asked, labels = read_given(settings, given, learning_rate=STILL)
     privacy = asked.privacy

@@ -30,6 +30,11 @@ class Audit:
         confidence: with which the bound holds.
         schedule: of the releases.
         projection: of the releases.
+
+    Example:
+        >>> found = dpv.audit(20, test, runs=5, noise="fast", progress=False)  # `test` as in `dpvalue.Result`
+        >>> found.trials, found.claim, found.holds
+        (100, 1.0, True)
     """
 
     guarantee: Guarantee

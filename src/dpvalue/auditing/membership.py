@@ -45,6 +45,11 @@ class MembershipAttack:
         aurocs: the area under the ROC curve of each trial.
         guarantee: what was claimed for one run of a valuation.
         bound: what no attack can exceed on average; 1 without privacy.
+
+    Example:
+        >>> attack = MembershipAttack(np.array([0.5, 0.52]), dpv.Guarantee(), bound=1.0)
+        >>> print(attack)
+        no differential privacy: AUROC 0.510 (0.010) over 2 trials, no bound
     """
 
     aurocs: Floats
@@ -105,6 +110,18 @@ def membership_attack(
         trials: how often all of it is repeated.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **fields: fields of `Settings`, which change `settings`; `seed` makes the trials too.
+
+    Returns:
+        how well the attack did, and what no attack can exceed.
+
+    Raises:
+        DpvalueError: fewer rows than the trials need, or a setting that is out of range.
+
+    Example:
+        >>> attack = membership_attack(train, test, members=4, shadow_rows=20, shadows=16, trials=2,
+        ...                            privacy=None, permutations=5, progress=False)  # data as in `dpvalue.Result`
+        >>> attack.aurocs.shape, attack.bound
+        ((2,), 1.0)
     """
     asked = settings_of(settings, fields, permutations=200, noise="fast")
     X, y = features_and_labels(rows, None, "rows")

@@ -49,6 +49,12 @@ class Parties:
         groups: a label per row; rows with the same label are one party. None: every row is a party.
         persons: an id per row, for privacy per person; rows with the same id are one person's.
         person_column: what the ids are called, for a ledger that is bound to them.
+
+    Example:
+        >>> X, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
+        >>> parties = Parties(X, y, groups=["north", "south", "north", "south"])
+        >>> parties.names, parties.sizes.tolist()
+        (('north', 'south'), [2, 2])
     """
 
     X: Any
@@ -174,6 +180,17 @@ class Parties:
             preprocess: a transformer to fit to the public features.
             classes: all classes, where the public set does not show every one.
             target: the label column of a public DataFrame.
+
+        Returns:
+            the problems, in the order of rows.
+
+        Raises:
+            DpvalueError: a public set or a model that does not fit.
+
+        Example:
+            >>> parties = Parties(np.array([[1.0], [float("nan")]]), np.array([0, 1]))
+            >>> print(*parties.problems(utility=(np.array([[0.0], [1.0]]), np.array([0, 1]))))
+            row 1, feature 0: not a finite number
         """
         person = None if self.persons is None else self.person_of_row
         problems = owner_problems(self.party_of_row, person)

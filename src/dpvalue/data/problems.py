@@ -27,6 +27,10 @@ class Problem:
         row: its position, from 0.
         column: the name (or number) of the column; "label", "group" or "person" where that is what is wrong.
         what: what is wrong with it.
+
+    Example:
+        >>> print(Problem(row=2, column="age", what="not a finite number"))
+        row 2, age: not a finite number
     """
 
     row: int

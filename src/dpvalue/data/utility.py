@@ -35,6 +35,10 @@ class Utility:
             classification the probabilities (rows, classes), with the classes in order, else the predictions (rows,);
             and the labels (rows,) as they are in `y`. `lambda p, y: roc_auc_score(y, p[:, 1])` is one.
         l2: subtracts l2 * |theta|^2 from "loss" (the paper's regularised cross-entropy).
+
+    Example:
+        >>> Utility(np.zeros((4, 2)), np.array([0, 1, 0, 1]), metric="accuracy")
+        Utility(4 rows, metric='accuracy')
     """
 
     X: Any

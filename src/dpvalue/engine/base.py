@@ -18,6 +18,11 @@ class Engine(Protocol):
 
     Pieces decide in which order numbers are added up, and so the last bits of results. Engines with the same `piece`,
     on machines with the same kernels, give the same bits, however they do the pieces.
+
+    Example:
+        >>> import dpvalue as dpv
+        >>> isinstance(dpv.Local(), Engine)
+        True
     """
 
     @property

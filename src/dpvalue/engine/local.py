@@ -43,6 +43,10 @@ class Local:
     parties, rows and parameters alone. But a utility of the user's own (a callable) is called with torch's threads, and
     may depend on their number. On a GPU `memory` sets the size of pieces, and sums of releases are added in any order:
     there, results may differ in their last bits.
+
+    Example:
+        >>> Local(device="cpu", dtype="float64").torch_dtype
+        torch.float64
     """
 
     device: str = "auto"

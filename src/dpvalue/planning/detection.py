@@ -31,8 +31,20 @@ from dpvalue.privacy.laws import law_named
 def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
     """Return the share of corrupted parties among the k with the lowest values.
 
-    >>> precision_at([0.3, -0.1, 0.2, 0.1], [False, True, False, False], 2)
-    0.5
+    Args:
+        values: of the parties; the lowest are looked at.
+        corrupted: which parties are.
+        k: how many are looked at.
+
+    Returns:
+        a share between 0 and 1.
+
+    Raises:
+        DpvalueError: lists of different lengths, or k above the number of parties.
+
+    Example:
+        >>> precision_at([0.3, -0.1, 0.2, 0.1], [False, True, False, False], 2)
+        0.5
     """
     scores, bad = np.asarray(values, dtype=float), np.asarray(corrupted, dtype=bool)
     if scores.ndim != 1 or scores.shape != bad.shape:
@@ -44,8 +56,19 @@ def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
 def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
     """Return the probability that a corrupted party has a lower value than a clean one; ties count half.
 
-    >>> auc([0.3, -0.1, 0.2], [False, True, False])
-    1.0
+    Args:
+        values: of the parties.
+        corrupted: which parties are.
+
+    Returns:
+        a probability; 0.5 is chance.
+
+    Raises:
+        DpvalueError: lists of different lengths, values that are not finite, or parties of one kind alone.
+
+    Example:
+        >>> auc([0.3, -0.1, 0.2], [False, True, False])
+        1.0
     """
     scores, bad = np.asarray(values, dtype=float), np.asarray(corrupted, dtype=bool)
     if scores.ndim != 1 or scores.shape != bad.shape:
@@ -63,8 +86,19 @@ def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
 def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     """Return the largest expected AUC from epsilon-DP releases of units on their own, without a trusted curator.
 
-    >>> [round(ceiling(epsilon), 3) for epsilon in (1, 2)]
-    [0.881, 0.982]
+    Args:
+        epsilon: of the budget.
+        neighbours: "zero_out" or "replace".
+
+    Returns:
+        an AUC.
+
+    Raises:
+        DpvalueError: an unknown relation.
+
+    Example:
+        >>> [round(ceiling(epsilon), 3) for epsilon in (1, 2)]
+        [0.881, 0.982]
     """
     return 1 / (1 + exp(-_steps(neighbours) * epsilon))
 
@@ -75,15 +109,41 @@ def is_useful(limit: float) -> bool:
 
 
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC from releases of units on their own that are mu-GDP."""
+    """Return the largest expected AUC from releases of units on their own that are mu-GDP.
+
+    Args:
+        mu: of the releases.
+        neighbours: "zero_out" or "replace".
+
+    Returns:
+        an AUC.
+
+    Raises:
+        DpvalueError: an unknown relation.
+
+    Example:
+        >>> round(gaussian_ceiling(0.2), 3)
+        0.611
+    """
     return _order_kept("gaussian", mu, neighbours)
 
 
 def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
     """Return the largest expected AUC from one Laplace release of one number per unit.
 
-    >>> round(laplace_ceiling(1.0), 3)
-    0.865
+    Args:
+        epsilon: of the release.
+        neighbours: "zero_out" or "replace".
+
+    Returns:
+        an AUC.
+
+    Raises:
+        DpvalueError: an unknown relation.
+
+    Example:
+        >>> round(laplace_ceiling(1.0), 3)
+        0.865
     """
     return _order_kept("laplace", epsilon, neighbours)
 
@@ -91,8 +151,19 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
 def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
     """Return the epsilon below which no releases of units on their own reach an expected AUC of `wanted`.
 
-    >>> round(epsilon_of_ceiling(0.881), 2)
-    1.0
+    Args:
+        wanted: an AUC above 0.5 and below 1.
+        neighbours: "zero_out" or "replace".
+
+    Returns:
+        epsilon.
+
+    Raises:
+        DpvalueError: an AUC out of range, or an unknown relation.
+
+    Example:
+        >>> round(epsilon_of_ceiling(0.881), 2)
+        1.0
     """
     require_number("auc", wanted, "above 0.5 and below 1", 0.5 < wanted < 1)
     return log(wanted / (1 - wanted)) / _steps(neighbours)
@@ -101,8 +172,20 @@ def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
 def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> float:
     """Return (AUC - 0.5) / (ceiling - 0.5): how much of what the ceiling leaves to be found was found.
 
-    >>> round(efficiency(0.69, 1.0), 2)
-    0.5
+    Args:
+        auc: that was found.
+        epsilon: of the budget.
+        neighbours: "zero_out" or "replace".
+
+    Returns:
+        1 at the ceiling, 0 at chance.
+
+    Raises:
+        DpvalueError: an epsilon that is not positive, or an unknown relation.
+
+    Example:
+        >>> round(efficiency(0.69, 1.0), 2)
+        0.5
     """
     require_positive("epsilon", epsilon)
     return (auc - 0.5) / (ceiling(epsilon, neighbours) - 0.5)
@@ -115,6 +198,23 @@ def expected_auc(
 
     Exact in the noise: the mean over all pairs of P(clean score + noise > bad score + noise). Scales may be one number
     or one per score; `bad_scale` is that of the bad ones where it differs.
+
+    Args:
+        clean: scores of clean units.
+        bad: scores of bad units.
+        law: "gaussian", "laplace", or another law's name.
+        scale: of the noise.
+        bad_scale: of the noise of bad units; None is `scale`.
+
+    Returns:
+        an AUC.
+
+    Raises:
+        DpvalueError: an unknown law, or scales of which some are zero.
+
+    Example:
+        >>> round(expected_auc(np.array([1.0]), np.array([-1.0]), "gaussian", 1.0), 3)
+        0.921
     """
     return float(pairwise_auc(clean, bad, law, scale, scale if bad_scale is None else bad_scale).mean())
 

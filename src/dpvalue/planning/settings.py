@@ -82,6 +82,10 @@ class Settings:
             there if a run died. It is for one run: it could not tell other private rows.
         engine: where to compute.
         seed: of the public randomness: permutations, initial model, and noise="fast".
+
+    Example:
+        >>> Settings(model="linear", permutations=200)
+        Settings(model='linear', privacy=Privacy(epsilon=1.0, delta=5e-05, unit='party'), permutations=200)
     """
 
     model: str | ModelFactory = "logistic"

@@ -38,6 +38,10 @@ class Privacy:
         mechanism: "gaussian", "laplace", "auto" (whichever of these is expected to find more at this budget), or the
             name of another law (`dpvalue.privacy.laws.register_law`).
         parties_per_person: the most parties that one person's records may be in (unit "person"); their releases add up.
+
+    Example:
+        >>> Privacy(epsilon=2.0, unit="record").terms
+        'epsilon = 2, delta = 5e-05 per record, neighbours zero_out'
     """
 
     epsilon: float = 1.0
@@ -95,7 +99,23 @@ class Privacy:
         return next((name for name in self.laws if not LAWS[name].scalar), None)
 
     def noise_multiplier(self, releases: int, parties: int, law: str = "gaussian") -> float:
-        """Return noise scale / sensitivity of each of a party's `releases`; what a scale is, the law says."""
+        """Return noise scale / sensitivity of each of a party's `releases`; what a scale is, the law says.
+
+        Args:
+            releases: how many each party makes.
+            parties: how many there are; only the paper's accounting needs it.
+            law: "gaussian", "laplace", or another law's name.
+
+        Returns:
+            noise scale / sensitivity.
+
+        Raises:
+            DpvalueError: an unknown law.
+
+        Example:
+            >>> round(Privacy(epsilon=1.0).noise_multiplier(releases=1000, parties=800), 1)
+            106.1
+        """
         if self.accounting == "poisson":
             return accounting.poisson_noise_multiplier(self.epsilon, self.delta, releases, parties)
         return law_named(law).noise_multiplier(self.epsilon, self.delta, releases * self.parties_per_person)
@@ -131,10 +151,29 @@ class Charged:
 class Guarantee:
     """What a run spent, in numbers; `str()` of it is one paragraph to quote.
 
+    Attributes:
+        unit: what is protected: "party", "record" or "person".
+        neighbours: the relation, as in `Privacy`.
+        epsilon: what was really spent.
+        delta: the probability with which that may fail.
+        mu: of Gaussian noise, the same in Gaussian differential privacy.
+        claimed_epsilon: what the paper's accounting claims, where it was used.
+        advantage: of an attacker, between 0 and 1.
+        mechanism: the law of the noise.
+        releases: how many each party made.
+        parties_per_person: the most parties that one person's records were in.
+        noise: multiplier, clipping norm, and whether a seed repeats it.
+        charged: whose budget it was charged to.
+
     `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
     the run used the paper's accounting. `mu` is None for a pure law, as Laplace noise: delta is 0. `advantage` is the
     total variation between neighbours: how much better than a coin an attacker who sees every release tells them
     apart. Without differential privacy, the numbers are None.
+
+    Example:
+        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> spent.mechanism, spent.epsilon, round(spent.advantage, 2)
+        ('Laplace', 1.0, 0.39)
     """
 
     unit: str | None = None
@@ -175,6 +214,19 @@ class Guarantee:
 
         A contribution is at most C long, so replacing it by zero moves a release by C and by another one by 2C: mu (for
         Laplace noise epsilon) doubles from "zero_out" to "replace", and halves the other way.
+
+        Args:
+            neighbours: "zero_out" or "replace".
+
+        Returns:
+            epsilon, at the same delta.
+
+        Raises:
+            DpvalueError: an unknown relation, or a run without differential privacy.
+
+        Example:
+            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.under("replace")
+            2.0
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.delta is None or self.epsilon is None:
@@ -184,7 +236,21 @@ class Guarantee:
         return law_named(self.law).epsilon(self._loss(neighbours), self.delta)
 
     def advantage_under(self, neighbours: str) -> float:
-        """Return an attacker's advantage under another neighbouring relation; 1 without differential privacy."""
+        """Return an attacker's advantage under another neighbouring relation; 1 without differential privacy.
+
+        Args:
+            neighbours: "zero_out" or "replace".
+
+        Returns:
+            the advantage, between 0 and 1.
+
+        Raises:
+            DpvalueError: an unknown relation.
+
+        Example:
+            >>> round(dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.advantage_under("replace"), 2)
+            0.63
+        """
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.epsilon is None or self.releases is None:
             return 1.0
@@ -283,6 +349,21 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
     relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
     parties are the same in all of them is the caller's to know.
+
+    Args:
+        guarantees: what each run spent.
+        delta: at which epsilon is stated.
+
+    Returns:
+        epsilon of all runs together.
+
+    Raises:
+        DpvalueError: guarantees without privacy, or for different units, relations or parties.
+
+    Example:
+        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> round(total_epsilon([spent, spent], delta=0.0), 6)
+        2.0
     """
     for run in guarantees:
         if not run.private:

@@ -97,6 +97,13 @@ class Ledger:
         purpose: names the slots of what is released through this object; another purpose has slots of its own, under
             the same budget.
         head: a file, best on another disk, that keeps the head of the chain: an old copy of the ledger is noticed.
+
+    Example:
+        >>> ledger = Ledger.create("north.ledger", Privacy(epsilon=1.0, unit="record"), name="north")
+        >>> result = dpv.value(train, test, groups=sites, ledger=ledger,  # data as in `dpvalue.Result`
+        ...                    privacy=Privacy(epsilon=0.5, unit="record"), progress=False)
+        >>> round(ledger.spent, 3), len(ledger.entries())
+        (0.5, 1)
     """
 
     def __init__(self, path: str | Path, purpose: str = "value", head: str | Path | None = None) -> None:
@@ -131,6 +138,17 @@ class Ledger:
             person: for unit "person", the name of the column of ids.
             purpose: as in `Ledger`.
             head: a file to keep the head of the chain in; it must not exist either.
+
+        Returns:
+            the ledger, open.
+
+        Raises:
+            DpvalueError: a file that is there already, or a budget that does not fit the parties.
+
+        Example:
+            >>> ledger = Ledger.create("new.ledger", Privacy(epsilon=1.0), name="north", parties=["north"])
+            >>> ledger.spent, ledger.parties
+            (0.0, ('north',))
         """
         path = Path(path)
         if parties is None and budget.unit == "party":
@@ -164,7 +182,22 @@ class Ledger:
         return Ledger, (self.path, self.purpose, self._head_file)
 
     def under(self, purpose: str) -> Ledger:
-        """Return the same ledger with slots of another name, under the same budget."""
+        """Return the same ledger with slots of another name, under the same budget.
+
+        Args:
+            purpose: the other name.
+
+        Returns:
+            the same file, under another purpose.
+
+        Raises:
+            DpvalueError: a purpose that cannot be printed, or a ledger that was altered.
+
+        Example:
+            >>> ledger = Ledger.create("two.ledger", Privacy(epsilon=1.0), name="north")
+            >>> ledger.under("spring study").purpose
+            'spring study'
+        """
         return Ledger(self.path, purpose, self._head_file)
 
     @property
@@ -196,7 +229,20 @@ class Ledger:
         return self.terms.parties + tuple(name for entry in self.entries() for name in entry.names)
 
     def add_parties(self, names: Sequence[str | int]) -> None:
-        """Add parties, who must hold data of nobody that is there; written into the chain, and free."""
+        """Add parties, who must hold data of nobody that is there; written into the chain, and free.
+
+        Args:
+            names: of the new parties.
+
+        Raises:
+            DpvalueError: a ledger that is not for named parties, or a name that is there.
+
+        Example:
+            >>> ledger = Ledger.create("more.ledger", Privacy(epsilon=1.0), name="holder", parties=["north"])
+            >>> ledger.add_parties(["south"])
+            >>> ledger.parties
+            ('north', 'south')
+        """
         if self.parties is None or isinstance(self.parties, str):
             raise DpvalueError("parties can be added to a ledger of named parties alone")
         added = tuple(dict.fromkeys(map(str, names)))
@@ -331,17 +377,54 @@ class Ledger:
         return spent(costs(self.entries()), self.budget)
 
     def entries(self) -> list[Entry]:
-        """Return all entries, without their bytes; every digest is checked."""
+        """Return all entries, without their bytes; every digest is checked.
+
+        Returns:
+            the entries, in order.
+
+        Raises:
+            DpvalueError: a ledger that was altered.
+
+        Example:
+            >>> Ledger.create("empty.ledger", Privacy(epsilon=1.0), name="north").entries()
+            []
+        """
         with _transaction(self.path) as database:
             return self._verified(database)
 
     def head(self) -> str:
-        """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest."""
+        """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest.
+
+        Returns:
+            a text such as 3:0f...
+
+        Raises:
+            DpvalueError: a ledger that was altered.
+
+        Example:
+            >>> Ledger.create("head.ledger", Privacy(epsilon=1.0), name="north").head()[:2]
+            '0:'
+        """
         entries = self.entries()
         return f"{len(entries)}:{entries[-1].digest if entries else _start(self.terms)}"
 
     def verify(self, head: str | None = None) -> int:
-        """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries."""
+        """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries.
+
+        Args:
+            head: what `head` returned before; None checks the digests alone.
+
+        Returns:
+            the number of entries.
+
+        Raises:
+            DpvalueError: a ledger that was altered, or one that does not continue the head.
+
+        Example:
+            >>> ledger = Ledger.create("kept.ledger", Privacy(epsilon=1.0), name="north")
+            >>> ledger.verify(ledger.head())
+            0
+        """
         entries = self.entries()
         digests = [_start(self.terms), *(entry.digest for entry in entries)]
         if head is not None:

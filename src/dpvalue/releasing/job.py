@@ -91,12 +91,41 @@ class _Crossing(ABC):
             return cls.from_bytes(content, what), open_seal(content, what)
 
     def save(self, path: str | Path, key: Key | None = None) -> None:
-        """Write the file."""
+        """Write the file.
+
+        Args:
+            path: the file; one that is there is replaced.
+            key: seals the file; None leaves it unsigned.
+
+        Raises:
+            OSError: a path that cannot be written.
+
+        Example:
+            >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+            >>> job.save("job.safetensors")
+            >>> Job.load("job.safetensors").digest == job.digest
+            True
+        """
         write_whole(Path(path), self.to_bytes(key))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file, checked."""
+        """Read a file, checked.
+
+        Args:
+            path: the file.
+
+        Returns:
+            what the file holds.
+
+        Raises:
+            DpvalueError: a file that is missing, damaged, or of another kind or format.
+
+        Example:
+            >>> plan.job().save("job.safetensors")  # `plan` as in the example of `dpvalue.Plan`
+            >>> Job.load("job.safetensors").rounds
+            1
+        """
         return cls.from_bytes(read_bytes(Path(path), f"a {cls.archive.kind}"), repr(str(path)))
 
 
@@ -221,6 +250,11 @@ class Job(_Crossing):
         about: what is not needed to answer.
         dtype: of what is computed.
         statistic: what a unit contributes, to be clipped and noised.
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> job.rounds, job.privacy == privacy
+        (1, True)
     """
 
     archive: ClassVar[Archive] = Archive("job", 4)
@@ -259,7 +293,18 @@ class Job(_Crossing):
         return self.course.rounds
 
     def first(self, units: int) -> Request:
-        """Return what a party of so many units is asked in the first round."""
+        """Return what a party of so many units is asked in the first round.
+
+        Args:
+            units: its number of records; of persons for unit "person".
+
+        Returns:
+            the request.
+
+        Example:
+            >>> plan.job().first(60).round  # `plan` as in the example of `dpvalue.Plan`
+            0
+        """
         return Request(self.digest, 0, self.course.points[self.course.range_of(units)], self.course.shares)
 
     @property
@@ -364,6 +409,12 @@ class Request(_Crossing):
         shares: with shares (q,) gradients are averaged by them, then clipped once; without, each is clipped, and then
             they are averaged.
         head: that of the party's ledger with its last release, echoed: by it the party notices an old copy.
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> request = job.first(60)
+        >>> request.job == job.digest
+        True
     """
 
     archive: ClassVar[Archive] = Archive("request", 2)
@@ -425,6 +476,12 @@ class Release(_Crossing):
         party: the party's name.
         units: its public number of records, or of persons for unit "person".
         numbers: the noisy numbers (size,).
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> release = dpv.Party("north", *train).answer(job)
+        >>> release.party, release.units, len(release.numbers) == job.size
+        ('north', 240, True)
     """
 
     archive: ClassVar[Archive] = Archive("release", 1)

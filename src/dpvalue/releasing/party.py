@@ -70,6 +70,10 @@ class Party(Uncopied):
         simulation: whether jobs with seeded noise are answered; never on rows that are to be protected.
         engine: where to compute.
         asker: who asks, as the ledger is to know it; jobs of different askers share its budget.
+
+    Example:
+        >>> Party("north", np.zeros((4, 2)), np.array([0, 1, 0, 1]))  # no row is printed
+        Party('north')
     """
 
     def __init__(
@@ -105,6 +109,21 @@ class Party(Uncopied):
         """Return the release that a request asks for; raises for reasons that do not depend on rows.
 
         Without a request it is that for the first round, which follows from the job and the number of units.
+
+        Args:
+            job: what is asked of all parties.
+            request: which round, at which models; None is that for the first round.
+
+        Returns:
+            the release, with noise.
+
+        Raises:
+            DpvalueError: a job or request that is not answered, or a ledger's budget that does not allow it.
+
+        Example:
+            >>> job, party = plan.job(), Party("north", *train)  # `plan` as in the example of `dpvalue.Plan`
+            >>> party.answer(job).digest == party.answer(job).digest  # a round is answered once
+            True
         """
         if request is None:
             request = job.first(int(self._alone().counts(job.privacy)[0][0]))

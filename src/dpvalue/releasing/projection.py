@@ -46,6 +46,10 @@ class Projection:
         steps: how long the public model is trained: the end of a "path" (None: chosen on the public set), or that of a
             "loss" (None: a linear regression is fitted at once, of others it is chosen); for the other sources where
             the walks start, trained on one half of the public set (None: at the initial model).
+
+    Example:
+        >>> print(Projection(2, "utility"))
+        2 direction(s) from 'utility'
     """
 
     m: int = 1

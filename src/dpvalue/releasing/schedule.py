@@ -50,6 +50,10 @@ class Schedule:
         block: how many walks of a correlated paper kind advance together; 1 is the exact schedule. More are faster, and
             average less: a block's walks do not lean on one another (docs/reproduction.md has what that costs).
         fresh_start: a new random initial model for each permutation (paper's kinds, models that start at random).
+
+    Example:
+        >>> print(Schedule("running-mean", burn_in=0.5))
+        running-mean, burn-in 0.5
     """
 
     kind: str
@@ -114,7 +118,21 @@ class Schedule:
         return rounds, probes
 
     def releases(self, permutations: int) -> int:
-        """Return the number of noisy messages per party."""
+        """Return the number of noisy messages per party.
+
+        Args:
+            permutations: k.
+
+        Returns:
+            how many releases each party makes.
+
+        Raises:
+            DpvalueError: a number of permutations that does not fit the schedule.
+
+        Example:
+            >>> Schedule("running-mean").releases(100), Schedule("replay", rounds=2).releases(100)
+            (100, 2)
+        """
         return self.shape(permutations)[0]
 
     def first_valued(self, permutations: int) -> int:
@@ -154,9 +172,20 @@ class Schedule:
 
         `ratio` is g2 / v for "optimal", whose matrix depends on the data; 0 gives X*.
 
-        >>> Schedule("running-mean", burn_in=0.5).matrix(4).round(2)
-        array([[0.33, 0.33, 0.33, 0.  ],
-               [0.25, 0.25, 0.25, 0.25]])
+        Args:
+            permutations: k.
+            ratio: of "optimal".
+
+        Returns:
+            one row for each valued permutation, one column for each release.
+
+        Raises:
+            DpvalueError: a number of permutations that does not fit the schedule.
+
+        Example:
+            >>> Schedule("running-mean", burn_in=0.5).matrix(4).round(2)
+            array([[0.33, 0.33, 0.33, 0.  ],
+                   [0.25, 0.25, 0.25, 0.25]])
         """
         rounds, probes = self.shape(permutations)
         first = self.first_valued(permutations)

@@ -32,6 +32,11 @@ class Screening:
         guarantee: what was spent.
         expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None without
             privacy.
+
+    Example:
+        >>> screening = public_loss(train, test, groups=sites, privacy=privacy, noise="fast")  # as in `dpvalue.Result`
+        >>> screening.names[int(screening.scores.argmin())]
+        'west'
     """
 
     scores: Floats
@@ -56,7 +61,25 @@ def public_loss(
     `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
 
     Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
-    says. Arguments as in `dpvalue.value`; of the settings, those that shape releases and walks are not used.
+    says.
+    Of the settings, those that shape releases and walks are not used.
+
+    Args:
+        parties: as in `dpvalue.value`; private.
+        utility: as in `dpvalue.value`; public.
+        settings: as in `dpvalue.value`.
+        **given: as in `dpvalue.value`.
+
+    Returns:
+        the scores, with the guarantee.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> screening = public_loss(train, test, groups=sites, privacy=privacy, noise="fast")  # as in `dpvalue.Result`
+        >>> screening.guarantee.releases, len(screening.scores)
+        (1, 4)
     """
     asked, labels = read_given(settings, given)
     asked = replace(

@@ -57,6 +57,12 @@ class Learned:
         utility: what the global model is worth at the end.
         learning_rate: of its steps.
         guarantee: what all rounds together spent.
+
+    Example:
+        >>> learned = dpv.federated(train, test, groups=sites, rounds=3, orders=10, privacy=None,
+        ...                         learning_rate=1.0, progress=False)  # data as in `dpvalue.Result`
+        >>> min(zip(learned.values["shapley"], learned.names))[1]
+        'west'
     """
 
     names: tuple[str | int, ...]
@@ -221,6 +227,18 @@ def federated(
         semivalues: as in `dpvalue.value`.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **given: as in `dpvalue.value`.
+
+    Returns:
+        the values, the global model, and what all rounds spent.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> learned = dpv.federated(train, test, groups=sites, rounds=3, orders=10, privacy=None,
+        ...                         learning_rate=1.0, progress=False)  # data as in `dpvalue.Result`
+        >>> learned.model.shape, learned.table.shape
+        (torch.Size([4]), torch.Size([4, 4]))
     """
     if "permutations" in given:
         raise DpvalueError("permutations is not for federated learning: give rounds, and orders to value each")

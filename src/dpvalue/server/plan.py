@@ -63,8 +63,15 @@ def plan(
         auc: a wanted AUC; the plan then says which epsilon it needs.
         **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
-    >>> round(plan(800, privacy=Privacy(epsilon=2.0)).limits.gaussian_ceiling, 3)
-    0.782
+    Returns:
+        the plan; `print` shows it as a page.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> round(dpv.plan(800, privacy=Privacy(epsilon=2.0)).limits.gaussian_ceiling, 3)
+        0.782
     """
     asked, labels = read_given(settings, given)
     privacy = asked.privacy

@@ -88,6 +88,12 @@ class Plan:
         costs: memory, from public sizes; and time, measured on the utility's rows where `parties` was a number.
         advice: whether the budget can work, and what would.
         prepared: what was chosen, with a utility; `release` and `value` go on from it.
+
+    Example:
+        >>> parties = dpv.Parties(*train, groups=sites)  # names as in the example of `dpvalue.Result`
+        >>> plan = dpv.plan(parties, test, privacy=privacy)
+        >>> plan.sizes.parties, plan.spent.mechanism, plan.cannot_work
+        (4, 'Gaussian', False)
     """
 
     privacy: Privacy
@@ -112,6 +118,16 @@ class Plan:
             parties: as in `dpvalue.value`; they must have the numbers of rows that were planned for.
             progress: show a bar on a terminal; or a callable (stage, done, total).
             **data: target, groups, persons, as in `dpvalue.value`.
+
+        Returns:
+            the table.
+
+        Raises:
+            DpvalueError: parties of other sizes than planned for, or a plan without a utility.
+
+        Example:
+            >>> plan.release(parties, progress=False).n  # names as in the example of `dpvalue.Plan`
+            4
         """
         with reporting(progress) as tell:
             return release_prepared(self._prepared(), as_parties(parties, **data), tell)
@@ -124,7 +140,24 @@ class Plan:
         progress: bool | Progress = True,
         **data: Any,
     ) -> Result:
-        """Return what each party's data is worth, released and valued as planned; as `dpvalue.value` and `release`."""
+        """Return what each party's data is worth, released and valued as planned; as `dpvalue.value` and `release`.
+
+        Args:
+            parties: as in `release`.
+            semivalues: as in `dpvalue.value`.
+            progress: as in `release`.
+            **data: target, groups, persons, as in `dpvalue.value`.
+
+        Returns:
+            the values.
+
+        Raises:
+            DpvalueError: as `release`.
+
+        Example:
+            >>> len(plan.value(parties, progress=False))  # names as in the example of `dpvalue.Plan`
+            4
+        """
         with reporting(progress) as tell:
             return value_prepared(self._prepared(), as_parties(parties, **data), _semivalues(semivalues), tell)
 
@@ -132,6 +165,19 @@ class Plan:
         """Return what this plan asks of parties, to be answered at home; `target` is the label's column in files.
 
         Formal guarantee: a function of the public set, the settings and the parties' sizes.
+
+        Args:
+            target: the name of the label column in the parties' files.
+
+        Returns:
+            the job.
+
+        Raises:
+            DpvalueError: a plan without a utility.
+
+        Example:
+            >>> plan.job().rounds  # `plan` as in the example of `dpvalue.Plan`
+            1
         """
         return self._prepared().job(target=target)
 

@@ -43,6 +43,20 @@ def value(
             target: the label column of DataFrames.
             groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
             persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
+
+    Returns:
+        the values, with errors and guarantee.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+        BudgetExceeded: a ledger's budget that does not allow the releases.
+
+    Example:
+        >>> x = np.linspace(-2, 2, 40)[:, None]
+        >>> y = (x[:, 0] > 0).astype(int)
+        >>> result = dpv.value((x[::2], y[::2]), (x[1::2], y[1::2]), privacy=None, permutations=50, progress=False)
+        >>> len(result), bool(result.values["shapley"].sum() > 0)
+        (20, True)
     """
     kinds = _semivalues(semivalues)
     asked, labels = read_given(settings, given)
@@ -95,8 +109,27 @@ def release(
 ) -> Table:
     """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
 
-    Formal guarantee and arguments as in `value`; `utility` serves only as the public set from which classes,
-    preprocessing, directions, clipping norm and learning rate are taken.
+    Formal guarantee: as `value`, for the table and all that is made of it.
+
+    Args:
+        parties: as in `value`; private.
+        utility: as in `value`; public. Classes, preprocessing, directions, clipping norm and learning rate are taken
+            from it.
+        settings: as in `value`.
+        progress: as in `value`.
+        **given: as in `value`.
+
+    Returns:
+        the table.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+        BudgetExceeded: a ledger's budget that does not allow the releases.
+
+    Example:
+        >>> table = dpv.release(train, test, groups=sites, privacy=privacy, progress=False)  # as in `dpvalue.Result`
+        >>> table.value(test, progress=False).guarantee == table.guarantee
+        True
     """
     asked, labels = read_given(settings, given)
     private, public = read_data(parties, utility, *labels)

@@ -46,6 +46,22 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
     """Return the table of what parties have released for a job of one round, to be valued any number of times.
 
     What is no answer to the job raises, and so does a second answer of a party.
+
+    Args:
+        job: what the parties answered.
+        releases: one of each party.
+
+    Returns:
+        the table.
+
+    Raises:
+        DpvalueError: a release that is no answer to the job, two of one party, or fewer than two parties.
+
+    Example:
+        >>> job = plan.job()  # `plan` and data as in the examples of `dpvalue.Plan` and `dpvalue.Result`
+        >>> homes = [dpv.Party(site, train[0][sites == site], train[1][sites == site]) for site in ("north", "west")]
+        >>> combine(job, [party.answer(job) for party in homes]).names
+        ('north', 'west')
     """
     answers: dict[str, Answers] = {}
     for release in releases:

@@ -31,6 +31,11 @@ class Comparison:
         confidence: the highest level at which the interval of the difference leaves out 0; 0 if there is none. It is
             about the noise, as the intervals are, and no probability that the first's data is better.
         level: of the interval.
+
+    Example:
+        >>> comparison = result.compare("east", "west")  # `result` as in the example of `dpvalue.Result`
+        >>> comparison.difference > 0, comparison.told_apart
+        (True, True)
     """
 
     first: Name

@@ -20,6 +20,21 @@ def mean_adjusted_variance(result: Result, semivalue: str | None = None) -> Floa
 
     mu_j is the value and s_j^2 = sum_t (m_t - mu_j)^2 / (k (k - 1)), as if the marginals were independent. Free:
     post-processing of the result.
+
+    Args:
+        result: the values.
+        semivalue: which of its semivalues; None is the first.
+
+    Returns:
+        one number for each party (n,).
+
+    Raises:
+        DpvalueError: an unknown semivalue.
+
+    Example:
+        >>> walked = dpv.value(train, test, privacy=None, permutations=20, progress=False)  # as in `dpvalue.Result`
+        >>> mean_adjusted_variance(walked).shape
+        (240,)
     """
     estimate = result.estimates[result.name_of(semivalue)]
     return np.asarray(estimate.sample_variances / np.abs(estimate.values))
@@ -50,6 +65,22 @@ def estimation_uncertainty(
         learning_rate: alpha.
         repeats: how many times the noise is drawn; at least 2.
         seed: of that noise.
+
+    Returns:
+        the variance.
+
+    Raises:
+        DpvalueError: tensors of different shapes, or a number out of range.
+
+    Example:
+        >>> models, gradients = torch.zeros(8, 2), torch.ones(8, 2)
+        >>> own, mean = (
+        ...     estimation_uncertainty(models, gradients, lambda theta: theta.sum(1), schedule=Schedule(kind),
+        ...                            noise_std=1.0, learning_rate=0.1)
+        ...     for kind in ("independent", "running-mean")
+        ... )
+        >>> 0 < own < mean
+        True
     """
     if models.dim() != 2 or models.shape != gradients.shape:
         raise DpvalueError(

@@ -21,9 +21,18 @@ FIELDS = ("values", "std_errors", "counts", "sample_variances")
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The values of one semivalue: per party the value, its Monte Carlo error, and the number of marginals used.
+    """The values of one semivalue, with their errors; each a number for each party.
 
-    `sample_variances` is the paper's s_j^2, the variance of the mean as if the marginals were independent.
+    Attributes:
+        values: the values (n,).
+        std_errors: their Monte Carlo errors; zeros where nothing was sampled.
+        counts: how many marginals of non-zero weight each value is made of.
+        sample_variances: the paper's s_j^2, the variance of the mean as if the marginals were independent.
+
+    Example:
+        >>> estimate = dpv.games.value_game(lambda players: len(players) ** 2, 3)
+        >>> estimate.values.round(6).tolist(), estimate.std_errors.tolist()
+        ([3.0, 3.0, 3.0], [0.0, 0.0, 0.0])
     """
 
     values: Floats

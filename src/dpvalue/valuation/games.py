@@ -33,27 +33,76 @@ class Game(ABC):
     """What is valued: players 0, ..., n - 1, and what any coalition of them is worth.
 
     A game of your own sets `n` and defines `worth`; it overrides the others where it knows a faster way.
+
+    Example:
+        >>> class Quota(Game):
+        ...     n, votes = 3, np.array([2, 1, 1])
+        ...     def worth(self, coalitions):
+        ...         return (coalitions @ self.votes >= 3).astype(float)
+        >>> value_game(Quota()).values.round(3).tolist()
+        [0.667, 0.167, 0.167]
     """
 
     n: int
 
     @abstractmethod
     def worth(self, coalitions: Bools) -> Floats:
-        """Return the worth (c,) of each coalition: a row that is true for its members (c, n)."""
+        """Return the worth (c,) of each coalition: a row that is true for its members (c, n).
+
+        Args:
+            coalitions: one row for each coalition, true for its members (c, n).
+
+        Returns:
+            one number for each row.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).worth(np.array([[True, False], [True, True]])).tolist()
+            [2.0, 10.0]
+        """
 
     def walk(self, orders: Ints) -> Floats:
-        """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n)."""
+        """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n).
+
+        Args:
+            orders: permutations of the players, one a row (k, n).
+
+        Returns:
+            the marginals (k, n).
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).walk(np.array([[0, 1], [1, 0]])).tolist()
+            [[2.0, 8.0], [3.0, 7.0]]
+        """
         places, steps = np.argsort(orders, axis=1), self.n + 1
         worths = worths_of(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
         return np.diff(worths.reshape(-1, steps), axis=1)
 
     def leave_one_out(self) -> Floats:
-        """Return what each player adds to all the others, from n + 1 coalitions."""
+        """Return what each player adds to all the others, from n + 1 coalitions.
+
+        Returns:
+            one number for each player.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
+            [7.0, 8.0]
+        """
         worths = worths_of(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
         return np.asarray(worths[-1] - worths[:-1])  # the last coalition is everyone
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
-        """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out."""
+        """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out.
+
+        Args:
+            semivalue: which semivalue.
+
+        Returns:
+            the values, or None.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).exact(semivalue_of("loo")).tolist()
+            [7.0, 8.0]
+        """
         return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
 
     def known(self, semivalue: Semivalue) -> Estimate | None:
@@ -63,7 +112,16 @@ class Game(ABC):
 
 
 class FunctionGame(Game):
-    """A game given as a function of players, in increasing order; it is called once for a coalition in a batch."""
+    """A game given as a function of players, in increasing order; it is called once for a coalition in a batch.
+
+    Args:
+        v: takes a tuple of players in increasing order, () included; returns its worth.
+        n: the number of players.
+
+    Example:
+        >>> FunctionGame(lambda players: len(players) ** 2, 3).leave_one_out().tolist()
+        [5.0, 5.0, 5.0]
+    """
 
     def __init__(self, v: Callable[[tuple[int, ...]], float], n: int) -> None:
         require_count("n", n)
@@ -80,8 +138,12 @@ class FunctionGame(Game):
 class ListedGame(Game):
     """A game given as the worths of all 2^n coalitions: worths[mask], bit j of the mask being set if player j is in.
 
-    >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
-    [7.0, 8.0]
+    Args:
+        worths: 2^n numbers.
+
+    Example:
+        >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
+        [7.0, 8.0]
     """
 
     def __init__(self, worths: ArrayLike) -> None:
@@ -144,9 +206,16 @@ def value_game(
             game knows without them, as leave-one-out.
         seed: of the sampled permutations.
 
-    >>> gloves = lambda players: min(len(players) - (2 in players), 2 in players)
-    >>> value_game(gloves, 3).values.round(4).tolist()
-    [0.1667, 0.1667, 0.6667]
+    Returns:
+        the values with their Monte Carlo errors.
+
+    Raises:
+        DpvalueError: a number of players or permutations that is missing or too large, or an unknown semivalue.
+
+    Example:
+        >>> gloves = lambda players: min(len(players) - (2 in players), 2 in players)
+        >>> value_game(gloves, 3).values.round(4).tolist()
+        [0.1667, 0.1667, 0.6667]
     """
     game, kind = _as_game(v, n), semivalue_of(semivalue)
     require_seed(seed)

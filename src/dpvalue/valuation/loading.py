@@ -31,6 +31,17 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
         model: the factory of a custom model, which files do not hold; its digest is checked when it is used.
         preprocess: the transformer of the run, if it had one, fitted to the public features of the run; needed to value
             on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
+
+    Returns:
+        a `Result` if the file holds values, else a `Table`.
+
+    Raises:
+        DpvalueError: a file that is missing, damaged, of another format, or of another model.
+
+    Example:
+        >>> result.save("values.safetensors")  # `result` as in the example of `dpvalue.Result`
+        >>> len(load("values.safetensors"))
+        4
     """
     header, tensors = FILE.read(Path(path))
     table = table_of_parts(header, tensors, repr(str(path)), model, preprocess)

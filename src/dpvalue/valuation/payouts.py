@@ -28,6 +28,11 @@ class Shares:
         high: up to where, never above the total.
         total: what is shared.
         level: of the intervals, which hold what privacy noise and the sampling of permutations do to payouts.
+
+    Example:
+        >>> shares = result.shares(1000)  # `result` as in the example of `dpvalue.Result`
+        >>> shares.names[3], shares.words(3)[:9]
+        ('west', '0.00 (0.0')
     """
 
     names: tuple[str | int, ...]
@@ -38,7 +43,15 @@ class Shares:
     level: float
 
     def frame(self) -> pandas.DataFrame:
-        """Return a DataFrame: party, payout, payout_low, payout_high."""
+        """Return a DataFrame: party, payout, payout_low, payout_high.
+
+        Returns:
+            one row for each party.
+
+        Example:
+            >>> list(result.shares(1000).frame().columns)  # `result` as in the example of `dpvalue.Result`
+            ['party', 'payout', 'payout_low', 'payout_high']
+        """
         import pandas as pd
 
         columns = {"payout": self.payouts, "payout_low": self.low, "payout_high": self.high}

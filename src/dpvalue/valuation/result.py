@@ -52,6 +52,18 @@ class Result:
         utility: the public utility of the run; None after loading, as files hold no rows.
         engine: where the run was computed.
         played: the game that was valued, for intervals to play again; None to make it from the table.
+
+    Example:
+        >>> x, x_test = np.linspace(-2, 2, 240)[:, None], np.linspace(-2, 2, 50)[:, None]
+        >>> sites = np.array(["north", "east", "south", "west"])[np.arange(240) % 4]
+        >>> y = (x[:, 0] > 0) != (sites == "west")  # the labels of west are wrong
+        >>> train, test = (x, y.astype(int)), (x_test, (x_test[:, 0] > 0).astype(int))
+        >>> privacy = dpv.Privacy(8.0, unit="record")
+        >>> result = dpv.value(train, test, groups=sites, privacy=privacy, noise="fast", progress=False)
+        >>> len(result), list(result), "west" in result
+        (4, ['east', 'north', 'south', 'west'], True)
+        >>> min(result, key=lambda party: result[party]["shapley"])
+        'west'
     """
 
     table: Table
@@ -79,11 +91,27 @@ class Result:
         return {name: float(values[at]) for name, values in self.values.items()}
 
     def keys(self) -> tuple[str | int, ...]:
-        """Return the names of the parties."""
+        """Return the names of the parties.
+
+        Returns:
+            the names, in the order of the arrays in `values`.
+
+        Example:
+            >>> result.keys()  # `result` as in the example of `dpvalue.Result`
+            ('east', 'north', 'south', 'west')
+        """
         return self.table.names
 
     def items(self) -> list[tuple[str | int, dict[str, float]]]:
-        """Return each party's name and what `result[name]` returns."""
+        """Return each party's name and what `result[name]` returns.
+
+        Returns:
+            a pair for each party.
+
+        Example:
+            >>> [name for name, value in result.items() if value["shapley"] < 0]  # `result` as in `dpvalue.Result`
+            ['west']
+        """
         return [(name, self[name]) for name in self]
 
     @property
@@ -141,6 +169,16 @@ class Result:
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
             progress: show a bar on a terminal; or a callable (stage, done, total).
+
+        Returns:
+            what the values become, by the name of the semivalue.
+
+        Raises:
+            DpvalueError: a count of draws below 2, or no utility after loading.
+
+        Example:
+            >>> result.renoised(draws=4)["shapley"].draws.shape  # `result` as in the example of `dpvalue.Result`
+            (4, 4)
         """
         draws = default_draws(self.table.n, self.walks) if draws is None else draws
         require_count("draws", draws, least=2)
@@ -163,13 +201,46 @@ class Result:
         target: str | None = None,
         progress: bool | Progress = False,
     ) -> dict[str, Floats]:
-        """Return the standard deviation of each value due to the DP noise, by semivalue; arguments as in `renoised`."""
+        """Return the standard deviation of each value due to the DP noise, by semivalue.
+
+        Args:
+            draws: how many times the table is renoised; at least 2.
+            utility: the utility of the run, needed again only after loading.
+            target: the label column when utility is a DataFrame.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
+
+        Returns:
+            the standard deviation of each party's value, by the name of the semivalue.
+
+        Raises:
+            DpvalueError: as `renoised`.
+
+        Example:
+            >>> bool((result.noise_std(draws=4)["shapley"] > 0).all())  # `result` as in the example of `dpvalue.Result`
+            True
+        """
         return {name: found.noise_std for name, found in self.renoised(draws, utility, target, progress).items()}
 
     def intervals(self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]) -> Intervals:
         """Return the interval of each value: what the same releases would say without noise.
 
-        The rule, and what is not in it, is in `dpvalue.valuation.intervals`; `again` are arguments of `renoised`.
+        The rule, and what is not in it, is in `dpvalue.valuation.intervals`.
+
+        Args:
+            semivalue: the name of a semivalue of this result; None is its first.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            the values with the edges of their intervals, in the order of the parties.
+
+        Raises:
+            DpvalueError: an unknown semivalue, a level out of range, or no utility after loading.
+
+        Example:
+            >>> found = result.intervals()  # `result` as in the example of `dpvalue.Result`
+            >>> bool((found.low < found.estimate).all())
+            True
         """
         return self._of(semivalue, again).values(level)
 
@@ -179,7 +250,23 @@ class Result:
         """Return what each party gets of a total that is shared in proportion to values, with intervals.
 
         Payouts sum to the total. A value below zero counts as zero: whoever harms gets nothing, and pays nothing.
-        Raises where no value is above zero; `again` are arguments of `renoised`.
+
+        Args:
+            total: what is shared; positive.
+            semivalue: the name of a semivalue of this result; None is its first.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            the payouts with their intervals.
+
+        Raises:
+            DpvalueError: a total that is not positive, or no value above zero.
+
+        Example:
+            >>> shares = result.shares(1000)  # `result` as in the example of `dpvalue.Result`
+            >>> round(float(shares.payouts.sum())), shares.payouts[3]
+            (1000, np.float64(0.0))
         """
         return share_out(self.table.names, self._of(semivalue, again), total, level)
 
@@ -193,7 +280,22 @@ class Result:
     ) -> Comparison:
         """Return how two parties' values differ, and whether by more than the noise; str() of it is a sentence.
 
-        `again` are arguments of `renoised`.
+        Args:
+            first: the name of a party.
+            second: the name of another.
+            semivalue: the name of a semivalue of this result; None is its first.
+            level: of the interval, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            the difference with its interval, and the confidence that it is not zero.
+
+        Raises:
+            DpvalueError: a party that there is not, or the same party twice.
+
+        Example:
+            >>> result.compare("east", "west").told_apart  # `result` as in the example of `dpvalue.Result`
+            True
         """
         return compare(self.table.names, self._of(semivalue, again), first, second, level)
 
@@ -204,7 +306,21 @@ class Result:
 
         A party joins the group of the one above it unless the interval of its difference from some member leaves out 0;
         then it begins the next. It can be told from that member, but maybe not from all of the group above.
-        `again` are arguments of `renoised`.
+
+        Args:
+            semivalue: the name of a semivalue of this result; None is its first.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            the names of the parties, group by group.
+
+        Raises:
+            DpvalueError: an unknown semivalue, a level out of range, or no utility after loading.
+
+        Example:
+            >>> result.groups()[-1]  # `result` as in the example of `dpvalue.Result`
+            ('west',)
         """
         return groups(self.table.names, self._of(semivalue, again), level)
 
@@ -215,7 +331,23 @@ class Result:
 
         Of more than 30 parties it says which to look at first, and how many of those are likely to be wrong. With
         `pay`, up to 30 parties are told what they would get of that total. The error of the game itself, its distance
-        from retraining, is not in it. `again` are arguments of `renoised`.
+        from retraining, is not in it.
+
+        Args:
+            pay: a total; the verdict then says how it would be shared.
+            semivalue: the name of a semivalue of this result; None is its first.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            the sentences, and the parties that they are about.
+
+        Raises:
+            DpvalueError: an unknown semivalue, a level out of range, or no utility after loading.
+
+        Example:
+            >>> print(result.verdict().sentences[1])  # `result` as in the example of `dpvalue.Result`
+            west makes the model worse: its value is below zero by more than the noise.
         """
         return judge(self.table, self._of(semivalue, again), level, pay)
 
@@ -248,22 +380,82 @@ class Result:
         the Monte Carlo error of the permutations. With `noise`, `<semivalue>_noise` is the usually far larger standard
         deviation due to the DP noise, `_low` and `_high` are the edges of the interval at `level`, and `rank_low` and
         `rank_high` those of the rank. With `pay`, `payout` is the party's share of that total by the first semivalue,
-        with `noise` also `payout_low` and `payout_high`. `again` are arguments of `renoised`, which takes a while.
+        with `noise` also `payout_low` and `payout_high`.
+
+        Args:
+            noise: add the columns of the DP noise, of intervals and of ranks; this takes a while.
+            pay: a total; the frame then says what each party gets of it.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            one row for each party, in the order of `values`.
+
+        Raises:
+            DpvalueError: a total that is not positive, or that no value can share.
+
+        Example:
+            >>> list(result.frame().columns)  # `result` as in the example of `dpvalue.Result`
+            ['party', 'size', 'shapley', 'shapley_mc_error', 'shapley_per_record', 'rank']
         """
         return result_frame(self, self.renoised(**again) if noise else None, level, pay)
 
     def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
-        """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first."""
+        """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first.
+
+        Args:
+            k: how many parties.
+            semivalue: by which semivalue; None is the first.
+            lowest: take the lowest values instead of the highest.
+
+        Returns:
+            k rows of `frame()`.
+
+        Raises:
+            DpvalueError: a count below 1, or an unknown semivalue.
+
+        Example:
+            >>> result.top(1, lowest=True)["party"].tolist()  # `result` as in the example of `dpvalue.Result`
+            ['west']
+        """
         require_count("k", k)
         name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
 
     def revalue(self, utility: Any, **settings: Any) -> Result:
-        """Return other values from the same table, free: no private data is read. Arguments as in `Table.value`."""
+        """Return other values from the same table, free: no private data is read.
+
+        Args:
+            utility: the public set to value by; another than before, if wanted.
+            **settings: as in `Table.value`: semivalues, permutations, tolerance, target, engine, seed, progress.
+
+        Returns:
+            another result, of the same table.
+
+        Raises:
+            DpvalueError: a utility that does not fit the model.
+
+        Example:
+            >>> again = result.revalue(test, semivalues="banzhaf", progress=False)  # names as in `dpvalue.Result`
+            >>> min(again, key=lambda party: again[party]["banzhaf"])
+            'west'
+        """
         return self.table.value(utility, **settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set."""
+        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set.
+
+        Args:
+            path: the file; one that is there is replaced.
+
+        Raises:
+            DpvalueError: a path that cannot be written.
+
+        Example:
+            >>> result.save("values.safetensors")  # `result` as in the example of `dpvalue.Result`
+            >>> bool((dpv.load("values.safetensors").values["shapley"] == result.values["shapley"]).all())
+            True
+        """
         header, tensors = self.table.parts()
         header["result"] = {
             "semivalues": [kind.name for kind in self.semivalues],

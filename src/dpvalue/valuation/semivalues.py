@@ -36,11 +36,21 @@ Joining = Callable[[int], tuple[Floats, Floats]]
 class Semivalue:
     """A semivalue: its name, and a function from n to the position weights p(1..n).
 
+    Args:
+        name: what it is called, in frames and files.
+        weights: takes n, returns p(1), ..., p(n).
+        joining: takes a number of points, returns a quadrature of the law below; None if it is not known.
+
     The weights must be finite, not negative, and sum to n; `position_weights` checks that each time.
 
     The coalition that a party joins may also be drawn by letting each of the others in with probability t, where t has
     a law that does not depend on n: uniform for Shapley, 1/2 for Banzhaf, Beta(b, a) for Beta(a, b). `joining` gives a
     quadrature of that law with about so many points, if it is known.
+
+    Example:
+        >>> last = Semivalue("last", lambda n: np.eye(n)[-1] * n)  # that of leave-one-out, by another name
+        >>> last.position_weights(3).tolist()
+        [0.0, 0.0, 3.0]
     """
 
     name: str
@@ -72,8 +82,18 @@ class Semivalue:
     def position_weights(self, n: int) -> Floats:
         """Return p(1), ..., p(n), which sum to n.
 
-        >>> semivalue("loo").position_weights(3)
-        array([0., 0., 3.])
+        Args:
+            n: the number of parties.
+
+        Returns:
+            the weights (n,).
+
+        Raises:
+            DpvalueError: weights of another shape, negative, not finite, or with another sum.
+
+        Example:
+            >>> semivalue("loo").position_weights(3)
+            array([0., 0., 3.])
         """
         require_count("n", n)
         p = np.asarray(self.weights(n), dtype=np.float64)
@@ -89,8 +109,18 @@ class Semivalue:
 def semivalue(name: str | Semivalue) -> Semivalue:
     """Return the semivalue called `name`: "shapley", "banzhaf", "beta(a,b)" or "loo".
 
-    >>> semivalue("beta(4,1)").name
-    'beta(4,1)'
+    Args:
+        name: the name; a `Semivalue` is returned as it is.
+
+    Returns:
+        the semivalue.
+
+    Raises:
+        DpvalueError: an unknown name, or a `Semivalue` under a name that means another one.
+
+    Example:
+        >>> semivalue("beta(4,1)").name
+        'beta(4,1)'
     """
     if isinstance(name, Semivalue):
         _refuse_taken_name(name)

@@ -88,6 +88,12 @@ class Table:
         encoding: how features and labels become numbers.
         seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
         origin: how it came about.
+
+    Example:
+        >>> privacy = dpv.Privacy(8.0, unit="record")
+        >>> table = dpv.release(train, test, groups=sites, privacy=privacy, progress=False)  # as in `dpvalue.Result`
+        >>> table.n, table.game_name
+        (4, 'refit game')
     """
 
     rows: Tensor
@@ -177,6 +183,16 @@ class Table:
             engine: where to compute.
             seed: of the permutations; None takes the table's.
             progress: show a bar on a terminal; or a callable (stage, done, total).
+
+        Returns:
+            the values, with errors and guarantee.
+
+        Raises:
+            DpvalueError: a utility that does not fit the model, or a setting out of range.
+
+        Example:
+            >>> table.value(test, semivalues=("shapley", "loo"), progress=False).keys()  # names as in `dpvalue.Result`
+            ('east', 'north', 'south', 'west')
         """
         kinds = _semivalues(semivalues)
         require_count("permutations", permutations)
@@ -251,7 +267,19 @@ class Table:
         return surrogate.described(model, like).digest()
 
     def save(self, path: str | Path) -> None:
-        """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows."""
+        """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows.
+
+        Args:
+            path: the file; one that is there is replaced.
+
+        Raises:
+            DpvalueError: a path that cannot be written.
+
+        Example:
+            >>> table.save("table.safetensors")  # `table` is that of the `result` of `dpvalue.Result`
+            >>> dpv.load("table.safetensors").names
+            ('east', 'north', 'south', 'west')
+        """
         FILE.write(Path(path), *self.parts())
 
     def parts(self) -> Parts:

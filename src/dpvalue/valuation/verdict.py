@@ -39,6 +39,11 @@ class Verdict:
         unclear: those whose interval holds zero, or who have no value, best first.
         alike: of up to 30 parties, those that cannot be told apart (`Result.groups`), in groups of two and more.
         first: of more than 30 parties, those to look at first: the lowest values, the lowest first.
+
+    Example:
+        >>> verdict = result.verdict()  # `result` as in the example of `dpvalue.Result`
+        >>> verdict.harms
+        ('west',)
     """
 
     sentences: tuple[str, ...]

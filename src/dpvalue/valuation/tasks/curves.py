@@ -51,6 +51,11 @@ class Curve:
         mean: the utility, over trials (points,).
         spread: its standard deviation over trials; zeros for one trial.
         retrained: whether models were trained on raw rows instead of taken from the private table.
+
+    Example:
+        >>> curve = removal_curve(result)  # `result` as in the example of `dpvalue.Result`
+        >>> curve.shares.tolist()
+        [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
     kind: str
@@ -75,12 +80,42 @@ def removal_curve(result: Result, order: str = "high", **settings: Any) -> Curve
         result: the values; the utility is that of the run unless `utility` is given.
         order: "high", "low" or "random".
         **settings: semivalue (default: the first), points, trials (of random orders), utility, target, seed.
+
+    Returns:
+        the utility at each share of parties removed.
+
+    Raises:
+        DpvalueError: an unknown order or semivalue, or no utility after loading.
+
+    Example:
+        >>> low, high = removal_curve(result, "low"), removal_curve(result, "high")  # names as in `dpvalue.Result`
+        >>> bool(low.mean[1] > high.mean[1])
+        True
     """
     return _from_table(result, "removal", order, **settings)
 
 
 def addition_curve(result: Result, order: str = "high", **settings: Any) -> Curve:
-    """Return the utility as parties are added to none; guarantee and arguments as in `removal_curve`."""
+    """Return the utility as parties are added to none.
+
+    Formal guarantee: post-processing of the private table; spends nothing.
+
+    Args:
+        result: the values; the utility is that of the run unless `utility` is given.
+        order: "high", "low" or "random".
+        **settings: as in `removal_curve`.
+
+    Returns:
+        the utility at each share of parties added.
+
+    Raises:
+        DpvalueError: as `removal_curve`.
+
+    Example:
+        >>> added, removed = addition_curve(result), removal_curve(result)  # `result` as in `dpvalue.Result`
+        >>> round(float(added.mean[-1] - removed.mean[0]), 3) + 0.0
+        0.0
+    """
     return _from_table(result, "addition", order, **settings)
 
 
@@ -105,8 +140,29 @@ def retraining_curve(
 ) -> Curve:
     """Return the same with a model trained on the raw rows that are left: what a user without privacy would do.
 
-    No guarantee: it reads the parties' rows. Refused for a result that was made under differential privacy. Arguments
-    as in `removal_curve`, with 11 points and 5 trials by default.
+    No guarantee: it reads the parties' rows. Refused for a result that was made under differential privacy.
+
+    Args:
+        result: the values, of a run without privacy.
+        parties: the parties of the result, with their rows.
+        utility: the public set.
+        kind: "removal" or "addition".
+        order: "high", "low" or "random".
+        target: the label column of DataFrames.
+        groups: a label per row, as in `dpvalue.value`.
+        **drawing: semivalue, points (11), trials (5), seed (0), as in `removal_curve`.
+
+    Returns:
+        the utility of retrained models.
+
+    Raises:
+        DpvalueError: a result that was made under differential privacy, or other parties than its own.
+
+    Example:
+        >>> open_result = dpv.value(train, test, groups=sites, privacy=None, progress=False)  # as in `dpvalue.Result`
+        >>> curve = retraining_curve(open_result, train, test, order="low", groups=sites, points=3)
+        >>> bool(curve.mean[1] > curve.mean[0])
+        True
     """
     if result.guarantee.private:
         raise DpvalueError(

@@ -21,6 +21,10 @@ class Stability:
         spearman: the rank correlation of each pair.
         overlap: the share of the top k of one run that is in the top k of the other.
         k: how many are called top.
+
+    Example:
+        >>> rank_stability([[3.0, 2.0, 1.0], [3.0, 1.0, 2.0]], k=1).overlap.tolist()
+        [1.0]
     """
 
     spearman: Floats
@@ -41,8 +45,19 @@ class Stability:
 def rank_stability(runs: Sequence[ArrayLike], k: int = 10) -> Stability:
     """Return how well the values of several runs agree on ranks and on who is among the highest k.
 
-    >>> print(rank_stability([[3.0, 2.0, 1.0], [3.0, 1.0, 2.0]], k=1))
-    Spearman 0.500 (lowest 0.500), top 1 shared 100% (lowest 100%), over 1 pairs of runs
+    Args:
+        runs: the values of each run, of the same parties in the same order.
+        k: how many of the highest are compared.
+
+    Returns:
+        the agreement of all pairs of runs.
+
+    Raises:
+        DpvalueError: fewer than two runs, values that are not finite, or k above the number of parties.
+
+    Example:
+        >>> print(rank_stability([[3.0, 2.0, 1.0], [3.0, 1.0, 2.0]], k=1))
+        Spearman 0.500 (lowest 0.500), top 1 shared 100% (lowest 100%), over 1 pairs of runs
     """
     values = [np.asarray(run, dtype=float) for run in runs]
     if len(values) < 2 or len({vector.shape for vector in values}) != 1 or values[0].ndim != 1:
