@@ -15,6 +15,7 @@ from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 from typer.main import get_command
 
+from dpvalue import progress as progress_module
 from dpvalue.cli import app
 from dpvalue.cli.party import make_agent
 from dpvalue.flower.pipe import Answered, Asked
@@ -171,6 +173,7 @@ class Seen:
     messages: list[Any] = field(default_factory=list)
     logs: list[str] = field(default_factory=list)
     warned: list[str] = field(default_factory=list)
+    progress: list[Any] = field(default_factory=list)
 
 
 def observed(folder: Path, case: Case, seed: int | None) -> Seen:
@@ -233,7 +236,12 @@ def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Asked]
 
 @contextmanager
 def _listening(seen: Seen) -> Iterator[None]:
-    """Take note of every log line and warning."""
+    """Take note of every log line and warning, and of what a bar on a terminal would show."""
+
+    @contextmanager
+    def reporting(progress: Any) -> Iterator[Any]:
+        yield lambda *step: seen.progress.append(step)
+
     handler = logging.Handler()
     handler.emit = lambda record: seen.logs.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("dpvalue")
@@ -241,7 +249,10 @@ def _listening(seen: Seen) -> Iterator[None]:
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
     try:
-        with warnings.catch_warnings(record=True) as caught:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            mock.patch.object(progress_module, "reporting", reporting),
+        ):
             warnings.simplefilter("always")
             yield
         seen.warned += [str(one.message) for one in caught]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import resource
 import shutil
 import time
@@ -95,6 +96,7 @@ def compare(one: Any, other: Any, where: str = "") -> None:
 def test_random_private_content_changes_no_output(known: Known, tmp_path: Path) -> None:
     assert [told for told in known.plain.printed.values() if told[0]] == []
     assert len(known.plain.messages) == 6
+    assert {stage for stage, *_ in known.plain.progress} >= {"reading"}
     assert any(bool(torch.as_tensor(one).any()) for one in known.contributed)
     tainted, others = known.world(tmp_path, 1)
     compare(vars(tainted), vars(known.plain))
@@ -199,6 +201,27 @@ def test_no_clock_and_no_size_reaches_an_output(known: Known, tmp_path: Path) ->
     assert absurd.opened
     assert absurd.calls > 10  # there was something to be told
     compare(vars(wrong), vars(known.plain))
+
+
+SOURCES = Path(dpv.__file__).parent
+MEASURES = re.compile(
+    r"getrusage|ru_maxrss|tracemalloc|psutil|VmHWM|VmRSS|st_size|getsize|perf_counter|process_time|thread_time"
+    r"|time\.time\b|memory_allocated|mem_get_info|meminfo|monotonic"
+)
+ALLOWED = {  # seconds of a plan that was typed as numbers; what decides and is not told; waiting, and a bar
+    "server/costs.py": {"perf_counter"}, "server/plan.py": {"perf_counter"},
+    "engine/local.py": {"mem_get_info", "meminfo"}, "progress.py": {"monotonic"},
+    **{f"flower/{name}.py": {"monotonic"} for name in ("pipe", "supervise", "together", "coordinate", "serve")},
+}  # fmt: skip
+
+
+def test_nothing_else_of_the_library_measures() -> None:
+    """Who adds a clock or a size must say here why nothing of it is told."""
+    found: dict[str, set[str]] = {}
+    for path in SOURCES.rglob("*.py"):
+        if measures := set(MEASURES.findall(path.read_text())):
+            found[path.relative_to(SOURCES).as_posix()] = measures
+    assert found == ALLOWED
 
 
 def stating_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:

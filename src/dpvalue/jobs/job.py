@@ -127,8 +127,10 @@ class Job(PublicSide):
         labels: list[Array] = []
         marks: list[Array] = []
         done = 0
-        progress("reading", 0, rows)
-        for path, peek in zip(self.config.train, self.peeks, strict=True):
+        # How many rows persons have is private: then the bar counts files.
+        tells_rows = not (self.config.private and self.config.unit == "person")
+        progress("reading", 0, rows if tells_rows else len(self.peeks))
+        for number, (path, peek) in enumerate(zip(self.config.train, self.peeks, strict=True), start=1):
             end = done + peek.rows
             for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others, kept):
                 if not done:
@@ -139,9 +141,12 @@ class Job(PublicSide):
                 if truth is not None:
                     marks.append(_marks(truth, piece.columns[truth]))
                 done += len(piece.labels)
-                progress("reading", min(done, rows), rows)
+                if tells_rows:
+                    progress("reading", min(done, rows), rows)
+            if not tells_rows:
+                progress("reading", number, len(self.peeks))
             if done != end:
-                raise DpvalueError(f"{path} was changed: it had {peek.rows} rows when it was looked at")
+                raise DpvalueError(f"{path} was changed since it was looked at: it has another number of rows")
         parties = Parties(EncodedRows(features, self.schema), np.concatenate(labels), *self.owners, self.config.person)
         return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
 
