@@ -27,6 +27,7 @@ from dpvalue.jobs.folder import keep_table, keep_values, open_folder, table_curv
 from dpvalue.jobs.job import Known
 from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.printable import one_line, visible
+from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.record import Charged, Record
@@ -328,6 +329,26 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
         left = {one: tensors[one] for one in tensors if one != name}
         FILE.write(tmp_path / "changed", header, left)
         assert used(tmp_path / "changed"), name
+
+
+def test_no_boolean_and_no_number_beyond_int64_is_a_whole_number(result: dpv.Result, tmp_path: Path) -> None:
+    result.save(tmp_path / "file")
+    header, tensors = FILE.read(tmp_path / "file")
+    wrong: tuple[Any, ...] = (True, 2**63, 10**30, 1.0)
+    for name in wrong:
+        FILE.write(tmp_path / "changed", put(header, ("names", 0), name), tensors)
+        with pytest.raises(dpv.DpvalueError, match=r"names\[0\] must be a text or a whole number"):
+            dpv.load(tmp_path / "changed")
+    given: dict[str, Any] = {"train": ["a.csv"], "test": "b.csv", "target": "y"}
+    for option in ("seed", "permutations", "parties_per_person"):
+        for value in wrong:
+            with pytest.raises(dpv.DpvalueError, match=f"{option} must be a whole number below"):
+                make_config({**given, option: value})
+    for sizes in ([True, 5], [10**30, 5]):
+        with pytest.raises(dpv.DpvalueError, match="sizes must be a list of whole numbers below"):
+            make_config({"sizes": sizes, "test": "b.csv", "target": "y"})
+    with pytest.raises(dpv.DpvalueError, match="noise_multiplier must be positive, got False"):
+        Mechanism(1.0, False, "party", "zero_out")
 
 
 def test_bytes_of_a_saved_file_may_be_wrong(result: dpv.Result, tmp_path: Path) -> None:

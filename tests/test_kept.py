@@ -277,12 +277,13 @@ def test_checkpoints_are_for_private_runs_without_a_ledger(tmp_path: Path) -> No
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
     for others in ({"privacy": None}, {"ledger": dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(9.0), "me")}):
         with pytest.raises(dpv.DpvalueError, match="checkpoint is for a private run without a ledger"):
-            dpv.value((X, y), (X, y), checkpoint=tmp_path / "kept", **others)
+            dpv.value((X, y), (X.copy(), y.copy()), checkpoint=tmp_path / "kept", **others)
 
 
 def test_the_library_goes_on_from_a_checkpoint_and_says_so(tmp_path: Path) -> None:
     generator = np.random.default_rng(0)
     X, y = generator.normal(size=(24, 2)), np.arange(24) % 2
+    public = X.copy(), y.copy()
     settings: dict[str, Any] = {"projection": None, "clip": 1.0, "learning_rate": 0.1, "progress": False}
     settings |= {"schedule": dpv.Schedule("replay", rounds=3, probes=2), "checkpoint": tmp_path / "kept"}
 
@@ -291,14 +292,14 @@ def test_the_library_goes_on_from_a_checkpoint_and_says_so(tmp_path: Path) -> No
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        dpv.release((X, y), (X, y), **{**settings, "progress": stop})
+        dpv.release((X, y), public, **{**settings, "progress": stop})
     kept = {file.name: file.read_bytes() for file in (tmp_path / "kept").iterdir()}
     assert sorted(kept) == ["release-0", "release-1"]
-    table = dpv.release((X, y), (X, y), **settings)
+    table = dpv.release((X, y), public, **settings)
     assert {name: (tmp_path / "kept" / name).read_bytes() for name in kept} == kept
     assert table.guarantee.charged.returned is not None
     assert "returned again" in str(table.guarantee)
-    same = dpv.release((X, y), (X, y), **settings)
+    same = dpv.release((X, y), public, **settings)
     np.testing.assert_array_equal(same.rows, table.rows)
 
 

@@ -290,7 +290,7 @@ def test_sums_over_many_records_and_probes_stay_within_the_sensitivity() -> None
     change = (contribution(x, y, mechanism, "float32") - contribution(broken, y, mechanism, "float32")).norm()
     assert float(change) <= 0.5 / size
     table = dpv.release(
-        (x[:2], np.array([0, 0])), (x[:20], np.arange(20) % 2), privacy=None, clip=0.01, learning_rate=1e-6,
+        (x[:2].copy(), np.array([0, 0])), (x[:20], np.arange(20) % 2), privacy=None, clip=0.01, learning_rate=1e-6,
         schedule=dpv.Schedule("replay", rounds=2, probes=3000), progress=False,
     )  # fmt: skip
     assert (table.rows.double().norm(dim=1) <= 0.01).all()

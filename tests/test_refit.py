@@ -354,8 +354,8 @@ def test_large_models_take_steps() -> None:
     wide = np.random.default_rng(0).normal(size=(24, 700))
     labels = np.arange(24) % 3
     with pytest.raises(dpv.DpvalueError, match="game='refit' is for models of up to 2000 parameters"):
-        dpv.value((wide, labels), (wide, labels), game="refit", **given)
-    assert dpv.value((wide, labels), (wide, labels), **given).table.origin.surrogate is None
+        dpv.value((wide, labels), (wide.copy(), labels.copy()), game="refit", **given)
+    assert dpv.value((wide, labels), (wide.copy(), labels.copy()), **given).table.origin.surrogate is None
 
 
 @pytest.fixture(name="result", scope="module")

@@ -94,9 +94,10 @@ def audit(
     if privacy.unit != "party" and asked.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
-    sizes, units = counts_of(parties, privacy, records, *labels)
+    public = as_utility(utility, *labels)
+    sizes, units = counts_of(parties, privacy, records, *labels, public)
     with asked.engine.threading(), reporting(progress) as tell:
-        worlds = make_worlds(as_utility(utility, *labels), asked, sizes, units)
+        worlds = make_worlds(public, asked, sizes, units)
         return _audit(worlds, runs, confidence, tell)
 
 

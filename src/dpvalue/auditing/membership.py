@@ -19,7 +19,8 @@ from typing import Any, Unpack
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.data.parties import Parties
+from dpvalue.data.apart import require_other_rows
+from dpvalue.data.parties import Parties, as_parties
 from dpvalue.data.raw import as_numbers, features_and_labels, label_column
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count
@@ -135,6 +136,7 @@ def membership_attack(
     if shadow_rows < members:
         raise DpvalueError(f"shadow_rows must be at least members = {members}, got {shadow_rows}")
     public = as_utility(utility)
+    require_other_rows(as_parties(rows), public)
     ones = np.ones(3 * members, dtype=np.int64)
     with asked.engine.threading(), reporting(progress) as tell:
         attacked = _Attacked(prepare(public, asked, ones, ones), X, y)

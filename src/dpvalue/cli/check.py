@@ -27,7 +27,7 @@ def check(
     task: Annotated[str, option("classification or regression; else inferred.")] = "auto",
     drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
 ) -> None:
-    """Tell the holder of a private file, in full, which of its rows would count for nothing, and why.
+    """Tell the holder of a private file, in full, which of its rows would count for nothing, and which are public.
 
     It releases nothing, but what it prints is private: it is for whoever holds the rows. Exit code 1 if any row
     would count for nothing.

@@ -38,7 +38,9 @@ def party_check(
         from dpvalue.archive import read_bytes
 
         agent = make_agent(name or file.stem, file, ledger, head, policy, None)
-        weighed = agent.weigh(read_bytes(job, "a job"))
+        content = read_bytes(job, "a job")
+        require_other_than_public(job, content, file)
+        weighed = agent.weigh(content)
         counted = "persons" if weighed.job.privacy.unit == "person" else "records"
         out.print(f"from: {weighed.asker}")
         often = "once" if weighed.job.rounds == 1 else f"{weighed.job.rounds} times"
@@ -80,11 +82,13 @@ def party_answer(
         if not name:
             raise DpvalueError("name must be given: --name, yours as the coordinator knows you")
         agent = make_agent(name, file, ledger, head, policy, key)
+        content = read_bytes(job, "a job")
+        require_other_than_public(job, content, file)
         place = out_ or Path(f"{name}.release")
         if not place.parent.is_dir():
             raise DpvalueError(f"there is no folder {place.parent}")
         asked = b"" if request is None else read_bytes(request, "a request")
-        release = agent.answer(read_bytes(job, "a job"), asked)
+        release = agent.answer(content, asked)
         write_whole(place, release)
         assert agent.ledger is not None
         out.print(f"written to {place}: {len(release):,} bytes, to send back", markup=False)
@@ -129,6 +133,17 @@ def party_serve(
             with Kept(command, environment(folder / "flwr"), folder / "node.log"):
                 out.print(f"{name}: answering {superlink}; the node writes {folder / 'node.log'}. Ctrl-C stops.")
                 serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
+
+
+def require_other_than_public(job: Path, content: bytes, file: Path) -> None:
+    """Raise if a party's file is the public one, where that stands beside the job."""
+    from dpvalue.data.apart import require_other_file
+    from dpvalue.releasing.job import Job
+    from dpvalue.study.making import public_name
+
+    name = public_name(Job.from_bytes(content, str(job)))
+    if name:
+        require_other_file([file], job.parent / name)
 
 
 def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from numbers import Integral
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Array, Bools, Ints
+from dpvalue.data.apart import require_other_rows
 from dpvalue.data.columns import is_frame
 from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding
@@ -25,7 +26,7 @@ from dpvalue.data.raw import (
     take_column,
 )
 from dpvalue.data.rows import PrivateRows, floats_of, pieces
-from dpvalue.data.utility import as_utility
+from dpvalue.data.utility import Utility, as_utility
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.names import party_label, require_names
 from dpvalue.privacy.budget import Privacy
@@ -62,6 +63,8 @@ class Parties:
     groups: Any = None
     persons: Any = None
     person_column: str | None = None
+    source: Any = field(default=None, init=False)
+    """What X and y were taken out of, if anything."""
     least: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -273,24 +276,37 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
             raise DpvalueError(f"{name} may be a column name only for a DataFrame, got {column!r}")
     if isinstance(data, Parties):
         return data
+    source = data
     if is_frame(data):
         data = as_columns(data)
         named = {name: column for name, column in labels.items() if isinstance(column, str)}
         labels |= {name: take_column(data, column, name) for name, column in named.items()}
         data = data.without(*named.values())
     person_column = persons if isinstance(persons, str) else None
-    return Parties(*features_and_labels(data, target, "parties"), **labels, person_column=person_column)
+    parties = Parties(*features_and_labels(data, target, "parties"), **labels, person_column=person_column)
+    object.__setattr__(parties, "source", source)
+    return parties
 
 
 def counts_of(
-    parties: Any, privacy: Privacy, records: int, target: str | None, groups: Any, persons: Any
+    parties: Any,
+    privacy: Privacy,
+    records: int,
+    target: str | None,
+    groups: Any,
+    persons: Any,
+    utility: Utility | None = None,
 ) -> tuple[Ints, Ints]:
     """Return the public numbers of rows and of protected units of each party.
 
-    `parties` are parties as in `as_parties`, or a number of them with `records` rows each.
+    `parties` are parties as in `as_parties`, who must not be the `utility`, or a number of them with `records` rows
+    each.
     """
     if not isinstance(parties, Integral):
-        return as_parties(parties, target, groups, persons).counts(privacy)
+        made = as_parties(parties, target, groups, persons)
+        if utility is not None:
+            require_other_rows(made, utility)
+        return made.counts(privacy)
     require_count("parties", int(parties), least=2)
     require_count("records", records)
     sizes = np.full(int(parties), records)

@@ -168,7 +168,7 @@ class DatasetRows:
     """
 
     def __init__(self, dataset: Any, count: int) -> None:
-        self._dataset, self._count = dataset, count
+        self.dataset, self._count = dataset, count
         self._labels: list[Any] | None = None
 
     def __len__(self) -> int:
@@ -198,7 +198,7 @@ class DatasetRows:
         return self._labels
 
     def _item(self, place: int) -> tuple[Any, Any]:
-        item = self._dataset[place]
+        item = self.dataset[place]
         return (item[0], item[1]) if isinstance(item, tuple | list) and len(item) == 2 else (None, None)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any
 
@@ -23,7 +23,8 @@ from dpvalue.models import CLASSIFICATION, ModelFactory, task_of
 class Utility:
     """The utility V of a model, on a public set that no privacy rule protects.
 
-    A private row that is also in this set is not protected.
+    A private row that is also in this set is not protected; parties whose rows are this very object, or show the same
+    memory, are refused.
 
     Args:
         X: public features.
@@ -45,6 +46,8 @@ class Utility:
     y: Any
     metric: str | Function = "loss"
     l2: float = 0.0
+    source: Any = field(default=None, init=False, repr=False)
+    """What X and y were taken out of, if anything."""
 
     def __post_init__(self) -> None:
         as_metric(self.metric)  # raises for one that there is not
@@ -60,6 +63,10 @@ class Utility:
 
     def __repr__(self) -> str:
         return f"Utility({row_count(self.X, 'utility features')} rows, metric={self.metric!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy holds: X and y are enough."""
+        return {**vars(self), "source": None}
 
     def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
         """Return how rows become numbers, as this public set fixes it for a model."""
@@ -103,7 +110,10 @@ def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
     """
     if isinstance(data, Utility):
         return data
+    rows = data
     if is_frame(data):
         table = as_columns(data)
-        data = table.without(*(name for name in labels if isinstance(name, str)))
-    return Utility(*features_and_labels(data, target, "utility"))
+        rows = table.without(*(name for name in labels if isinstance(name, str)))
+    utility = Utility(*features_and_labels(rows, target, "utility"))
+    object.__setattr__(utility, "source", data)
+    return utility

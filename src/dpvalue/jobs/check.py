@@ -12,7 +12,7 @@ import numpy as np
 
 from dpvalue.arrays import Bools
 from dpvalue.data.cells import index_of
-from dpvalue.data.columns import Column
+from dpvalue.data.columns import Column, Columns
 from dpvalue.data.files import Block, is_text, read_private
 from dpvalue.data.parties import numbered_groups, spread
 from dpvalue.data.schema import Categorical, Numeric
@@ -77,11 +77,13 @@ class _Notes:
 def check(config: RunConfig) -> Check:
     """Read all rows of the private files of a job, and return what is wrong with them; releases nothing.
 
+    Rows whose features and label the public file says too are listed: nothing protects those.
+
     No guarantee: what it returns is a function of the rows, without noise.
     """
     job = open_job(config)
     groups, persons = job.owners
-    beyond = _beyond(job)
+    beyond, public = _beyond(job), _public_rows(job)
     files, labels, start = [], [], 0
     for path, peek in zip(config.train, job.peeks, strict=True):
         numbered = "line" if is_text(Path(path)) else "row"
@@ -100,12 +102,26 @@ def check(config: RunConfig) -> Check:
             if beyond[rows].any():
                 notes.add(kind, block.columns[str(config.person)], np.flatnonzero(beyond[rows]))
             silent |= beyond[rows]
+            copies = [place for place, row in enumerate(_rows(job, block.columns)) if row in public]
+            notes.add(Kind(True, "", f"also in {config.test}, not protected"), None, copies)
             unused[done : done + len(block.columns)] = silent
             labels.append(job.labels(block.columns[config.target]))
             done += len(block.columns)
         files.append(FileCheck(path, peek.rows, int(unused.sum()), numbered, places))
         start += peek.rows
     return Check(tuple(files), *_labels(job, np.concatenate(labels)))
+
+
+def _public_rows(job: Job) -> set[tuple[Any, ...]]:
+    """The rows of the public file: what each cell of features and target says."""
+    features = job.utility.X
+    return set(zip(*(features[name].texts() for name in job.schema.names), job.utility.y, strict=True))
+
+
+def _rows(job: Job, columns: Columns) -> Iterable[tuple[Any, ...]]:
+    """The same of private records; a bad one, of which nothing is known, is not among them."""
+    target = job.labels(columns[job.config.target])
+    return zip(*(columns[name].texts() for name in job.schema.names), target, strict=True)
 
 
 def _names(job: Job) -> list[str]:

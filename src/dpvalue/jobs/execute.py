@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from dpvalue.data.apart import require_other_file
 from dpvalue.data.files import read_public
 from dpvalue.data.parties import Parties
 from dpvalue.data.reading import read_labels
@@ -167,6 +168,7 @@ def revalue(
     config = folder.config
     table, schema = folder.table()
     test = test or Path(config.test)
+    require_other_file(config.train, test)
     public = read_public(test)
     for name in [config.target, *schema.names]:
         if name not in public.columns:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from dpvalue.arrays import Array, Bools
+from dpvalue.data.apart import require_other_file
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.encoding import EncodedRows
@@ -159,6 +160,7 @@ def open_job(config: RunConfig) -> Job:
     """Read the public file, peek at the private ones, and check that they fit."""
     if not config.train:
         raise DpvalueError("train must name at least one file: these are the options of a study (dpvalue job)")
+    require_other_file(config.train, config.test)
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
     peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])

@@ -52,6 +52,7 @@ def look(config: RunConfig, needed: list[str]) -> tuple[tuple[Peek, ...], Owners
     for place, cells in guesses.items():
         names = [name for name in map(party_name, cells) if name and (name in known or not may_move)]
         groups[place] = names[0] if names else None
+    require_names("names of parties", sorted(set(groups) - {None}))
     if len(config.train) > 1:
         homes = party_names(config.train)
         groups = [home for home, peek in zip(homes, peeks, strict=True) for _ in range(peek.rows)]

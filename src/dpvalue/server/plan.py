@@ -81,11 +81,12 @@ def plan(
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:
         require_count("parameters", parameters)
-    sizes, units = counts_of(parties, privacy, records, *labels)
-    if utility is None:
+    public = None if utility is None else as_utility(utility, *labels)
+    sizes, units = counts_of(parties, privacy, records, *labels, public)
+    if public is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
     # Who hands over parties has opened their data: from then on nothing is measured.
-    return plan_sizes(as_utility(utility, *labels), asked, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
+    return plan_sizes(public, asked, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
 
 
 def plan_sizes(

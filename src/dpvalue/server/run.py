@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.apart import require_other_rows
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
 from dpvalue.data.utility import Utility
@@ -192,6 +193,7 @@ class Prepared:
 
     def run(self, parties: Parties) -> Run:
         """Return the run for these parties; their rows go to the party's side, and to nothing else."""
+        require_other_rows(parties, self.utility)
         settings, public = self.at.settings, self.at.public
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")

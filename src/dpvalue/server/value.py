@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
+from dpvalue.data.apart import require_other_rows
 from dpvalue.data.columns import is_frame
 from dpvalue.data.parties import Parties, as_parties
 from dpvalue.data.utility import Utility, as_utility
@@ -138,10 +139,12 @@ def release(
 
 
 def read_data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
-    """Return what a caller hands over as parties and as utility."""
+    """Return what a caller hands over as parties and as utility, which must not be in one place."""
     if target is not None and not any(is_frame(data) for data in (parties, utility)):
         raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
-    return as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
+    private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
+    require_other_rows(private, public)
+    return private, public
 
 
 _semivalues = semivalues  # the argument of value shadows the function

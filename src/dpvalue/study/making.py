@@ -60,6 +60,12 @@ def options_of(job: Job) -> RunConfig:
     return make_config(parse_options(job.about.recipe, "the job's recipe"))
 
 
+def public_name(job: Job) -> str:
+    """Return the name of the public file that a job says it was made with; empty where it names none."""
+    named = parse_options(job.about.recipe, "the job's recipe").get("test", "")
+    return Path(named).name if isinstance(named, str) else ""
+
+
 def read_utility(job: Job, test: Path) -> Utility:
     """Return the public rows of a job; raises unless they are those that it was made with."""
     options = options_of(job)

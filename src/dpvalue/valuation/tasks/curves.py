@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.apart import require_other_rows
 from dpvalue.data.parties import as_parties
 from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import as_utility
@@ -171,6 +172,7 @@ def retraining_curve(
         )
     require_choice("kind", kind, ("removal", "addition"))
     private, public = as_parties(parties, target, groups), as_utility(utility, target, groups)
+    require_other_rows(private, public)
     if private.names != result.table.names:
         raise DpvalueError("parties must be those of the result, in the same order")
     drawing = {"points": 11, "trials": 5, "seed": 0, **drawing}
