@@ -219,7 +219,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
     [
         ({"epsilon": "1"}, "epsilon must be a number, got '1'"),
         ({"epsilon": -1.0}, "epsilon must be positive, got -1.0"),
-        ({"seed": 1.5}, "seed must be a whole number below 2^63, got 1.5"),
+        ({"seed": 1.5}, "seed must be a whole number below 2.63, got 1.5"),
         ({"semivalue": "loo"}, "semivalue must be a list of texts"),
         ({"private": "no"}, "private must be true or false"),
         ({"epsilom": 1}, "there is no option 'epsilom'"),
