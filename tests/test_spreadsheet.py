@@ -53,7 +53,7 @@ def test_the_file_of_values_reads_back(names: tuple[str | int, ...], tmp_path: P
     frame = pd.DataFrame(
         {"party": list(names), "rank": pd.array([1, 2, None], dtype="Int64"), "shapley": [0.5, 0.25, np.nan]}
     )
-    content = b"".join(module._as_csv(frame))
+    content = b"".join(module.values_csv(frame))
     (tmp_path / "values.csv").write_bytes(content)
     back = module.read_values(tmp_path / "values.csv")
     assert back["party"].tolist() == list(names)

@@ -147,21 +147,22 @@ def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int |
     from dpvalue.releasing.job import Job
     from dpvalue.stored import WHOLE, fields, parse_json, read_text
     from dpvalue.study.conducting import ENTRY
+    from dpvalue.study.coordinator import OVER
     from dpvalue.study.valuing import STATE, require_place
 
     require_place(place, Job.from_bytes(read_bytes(job, "a job"), str(job)))
     state, home = (place / STATE).absolute(), link / "flwr"
     state.mkdir(parents=True, exist_ok=True)
-    (state / "over.json").unlink(missing_ok=True)
+    (state / OVER).unlink(missing_ok=True)
     with alone(link / "app"):  # two studies at once must not start each other's
         number = submit(home, write_app(link / "app", {"coordinator": ENTRY, "folder": str(state), **config}))
     out.print(f"run {number}: waiting for {config['parties']} parties, then for their answers", markup=False)
-    while not (state / "over.json").is_file():
+    while not (state / OVER).is_file():
         standing = status(home, number)
-        if standing.startswith("finished") and not (state / "over.json").is_file():
+        if standing.startswith("finished") and not (state / OVER).is_file():
             raise DpvalueError(f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on")
         time.sleep(1.0)
-    over = state / "over.json"
+    over = state / OVER
     said = parse_json(read_text(over), str(over))
     fields(messages=WHOLE)(str(over), said)
     return int(said["messages"])

@@ -1,12 +1,26 @@
-"""`dpvalue value` and `verify`: from parties' answers to values, and the values made again by anyone."""
+"""`dpvalue value` and `verify`: from parties' answers to values, and all results made again by anyone."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out
 from dpvalue.cli.done import show_done
+from dpvalue.printable import one_line
+
+if TYPE_CHECKING:
+    from dpvalue.study.verifying import Verified
+
+_MOST_LINES = 50
+_UNSEEN = (
+    "whether parties released honestly: rows, noise and numbers of records are theirs to say",
+    "whether a release that is not signed came from the party it names, and whether any was left out",
+    "why something does not count: rejected.jsonl is the coordinator's own note",
+    "whether the job is what its recipe makes of the public file: dpvalue job verify compares that",
+)
 
 
 @app.command()
@@ -102,20 +116,51 @@ def _who(study: object) -> None:
 @app.command()
 def verify(
     folder: Annotated[Path, argument()],
-    test: Annotated[Path | None, option("The public file, to make the values again, too.")] = None,
+    test: Annotated[Path | None, option("The public file; else beside the folder, as the job names it.")] = None,
+    roster: Annotated[Path | None, option("roster.toml: releases must be signed by the keys in it.")] = None,
 ) -> None:
-    """Make table and values of a study again from its job and releases, and compare.
+    """Make all results of a study again from its job and releases, and compare: every file, line and field.
+
+    Exit codes: 0 everything is as it is made again, 1 something differs, 2 it cannot be compared.
 
     Example: dpvalue verify results --test public.csv
     """
     with failing_clearly():
         from dpvalue.progress import reporting
-        from dpvalue.study.valuing import verify_results
+        from dpvalue.study.roster import read_roster
+        from dpvalue.study.verifying import verify_results
 
+        known = None if roster is None else read_roster(roster)
         with reporting(progress=True) as tell:
-            done, table = verify_results(folder, test, tell)
-    out.print(f"the table is that of the releases of {table.n} parties")
-    if done is None:
-        out.print("values were not made again: that takes the public file, --test")
-    else:
-        out.print(f"and so are the values: {', '.join(done.result.values)}")
+            found = verify_results(folder, test, tell, known)
+    for line in _differing(found, folder) if found.differences else _alike(found, folder, roster):
+        out.print(one_line(line), markup=False)
+    raise typer.Exit(1 if found.differences else 0)
+
+
+def _differing(found: Verified, folder: Path) -> list[str]:
+    """What is said of results that are not what their job and releases make."""
+    many = len(found.differences)
+    more = [f"... and {many - _MOST_LINES} more"] if many > _MOST_LINES else []
+    return [
+        *found.differences[:_MOST_LINES],
+        *more,
+        f"{folder} is not what its job and releases make: {many} difference(s)",
+    ]
+
+
+def _alike(found: Verified, folder: Path, roster: Path | None) -> list[str]:
+    """What was compared, what was believed and what nobody can check."""
+    whose = (
+        "whose keys these are was not checked: that takes --roster" if roster is None else f"by the keys in {roster}"
+    )
+    return [
+        f"{folder} is what its job and the releases of {len(found.parties)} parties make",
+        f"compared: {', '.join(found.compared)}; texts to the letter, numbers within {found.close:g} of the largest of "
+        "their kind",
+        f"job: {found.job}",
+        f"signed: {found.signed} of {found.releases} releases, {whose}",
+        f"as run.json says: {'; '.join(found.recorded)}",
+        *(f"not compared: {file}" for file in found.unchecked),
+        *(f"cannot be seen here: {what}" for what in _UNSEEN),
+    ]

@@ -149,11 +149,23 @@ def finish(
     retrained: list[Curve] | None = None,
 ) -> Done:
     """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
-    values = values_frame(result, progress, pay)
-    curves = table_curves(result, progress) if retrained is None else retrained
-    record = valued_record(record, result, known, curves, pay)
+    values, record = make_values(record, result, known, progress, pay, retrained)
     keep_values(folder, record, values)
     return Done(folder, result, values, record)
+
+
+def make_values(
+    record: Record,
+    result: Result,
+    known: Known | None,
+    progress: Progress,
+    pay: float | None,
+    retrained: list[Curve] | None = None,
+) -> tuple[pd.DataFrame, Record]:
+    """Return what values.csv holds, and the record of the run with all that is known once values are made."""
+    values = values_frame(result, progress, pay)
+    curves = table_curves(result, progress) if retrained is None else retrained
+    return values, valued_record(record, result, known, curves, pay)
 
 
 def revalue(

@@ -141,12 +141,12 @@ def forget_releases(folder: Path) -> None:
 def keep_values(folder: Path, record: Record, values: pd.DataFrame) -> None:
     """Write values and the page: values last of what a page is made from, as they say that all of it is there."""
     _write_record(folder, record)
-    write_whole(folder / "values.csv", _as_csv(values))
+    write_whole(folder / "values.csv", values_csv(values))
     write_page(folder, record, values)
 
 
-def _as_csv(values: pd.DataFrame) -> Iterator[bytes]:
-    """A frame as CSV, piece by piece: no name is a formula. Whole numbers without gaps stay such, which is faster."""
+def values_csv(values: pd.DataFrame) -> Iterator[bytes]:
+    """Return what values.csv holds, in pieces: no name is a formula. Whole numbers without gaps stay such: faster."""
     whole = [name for name in values if str(values[name].dtype) == "Int64" and not values[name].hasnans]
     parties = values["party"]
     cells = parties if pd.api.types.is_numeric_dtype(parties.dtype) else [cell_of(party) for party in parties]
@@ -172,8 +172,13 @@ def write_page(folder: Path, record: Record, values: pd.DataFrame) -> Path:
     return page
 
 
+def record_json(record: Record) -> bytes:
+    """Return what run.json holds."""
+    return (json.dumps(record.to_json(), indent=1) + "\n").encode()
+
+
 def _write_record(folder: Path, record: Record) -> None:
-    write_whole(folder / "run.json", (json.dumps(record.to_json(), indent=1) + "\n").encode())
+    write_whole(folder / "run.json", record_json(record))
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from dpvalue.flower.pipe import Answered, Asked, Nodes, gathered
 from dpvalue.locks import alone
 from dpvalue.sealing import Key
 from dpvalue.stored import parse_json, read_text
-from dpvalue.study.coordinator import Coordinator
+from dpvalue.study.coordinator import NODES, OVER, Coordinator
 from dpvalue.study.roster import read_roster
 
 ENTRY = "dpvalue.study.conducting:over_flower"
@@ -74,7 +74,7 @@ def over_flower(nodes: Nodes, config: Mapping[str, Any]) -> None:
     )
     patience = Patience(int(config["parties"]), float(config["gather"]), float(config["deadline"]))
     sent = conduct(coordinator, nodes, patience)
-    write_whole(coordinator.folder / "over.json", json.dumps({"messages": sent}).encode())
+    write_whole(coordinator.folder / OVER, json.dumps({"messages": sent}).encode())
 
 
 def _first(coordinator: Coordinator, there: list[int]) -> dict[int, Asked]:
@@ -102,16 +102,16 @@ def _take(coordinator: Coordinator, node: int, answered: Answered | None) -> Non
     receipt = coordinator.receive(answered.release)
     if receipt.why:
         return
-    with alone(coordinator.folder / "nodes.json"):
+    with alone(coordinator.folder / NODES):
         known = _known(coordinator)
         if receipt.party not in known.values():
             kept = {str(other): name for other, name in known.items()} | {str(node): receipt.party}
-            write_whole(coordinator.folder / "nodes.json", json.dumps(kept).encode())
+            write_whole(coordinator.folder / NODES, json.dumps(kept).encode())
 
 
 def _known(coordinator: Coordinator) -> dict[int, str]:
     """The party of each node that has answered."""
-    path = coordinator.folder / "nodes.json"
+    path = coordinator.folder / NODES
     if not path.is_file():
         return {}
     found = parse_json(read_text(path), str(path))

@@ -20,19 +20,22 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from dpvalue.archive import read_bytes
 from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.locks import alone
-from dpvalue.names import agreeing, look_of, require_sendable
+from dpvalue.names import agreeing, look_of, require_names, require_sendable
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key, Seal
 from dpvalue.stored import TEXT, each, parse_json, read_text, refusing
 from dpvalue.study.checks import require_release
 from dpvalue.study.combining import Answers, combine_answers, in_order, next_requests
 from dpvalue.study.rejections import Receipt, Rejections
-from dpvalue.study.roster import Roster, remember, remembered
+from dpvalue.study.roster import ROSTER, Roster, remember, remembered
 from dpvalue.valuation.table import Table
 
+NODES, OVER = "nodes.json", "over.json"
+"""What conducting a study over a network notes beside it: who is at which node, and that it is over."""
 _ROOM_BESIDE = 2**16  # bytes of a release beside its numbers
 
 
@@ -182,32 +185,63 @@ class Coordinator:
             return in_order(names)
         return in_order(self._answered(0))
 
-    def answers(self) -> dict[str, Answers]:
-        """Return what each party has released, checked once more: the folder may have been written by others."""
-        found = {}
+    def kept(self) -> Iterator[tuple[Path, Release, Seal | None]]:
+        """Yield each release that counts, party by party and round by round: its file, what it holds, who signed it."""
         for name in self.taking_part:
-            releases = []
             for number in range(self.job.rounds):
                 path = self._path(number, name, "release")
                 if path.is_file():
                     release, seal = Release.opened(path.read_bytes(), str(path))
                     if release.party != name or release.round != number:
                         raise DpvalueError(f"{path} is not the release that its name says")
-                    self._require_known(name, seal)
-                    require_release(release, self.job, self._request(release))
-                    releases.append(release)
-            found[name] = Answers(tuple(releases))
-        return found
+                    yield path, release, seal
+
+    def answers(self) -> dict[str, Answers]:
+        """Return what each party has released, checked once more: the folder may have been written by others."""
+        found: dict[str, list[Release]] = {name: [] for name in self.taking_part}
+        require_names("names of parties", list(found))
+        drawn: dict[tuple[int, bytes], str] = {}
+        for path, release, seal in self.kept():
+            name, own = release.party, found[release.party]
+            numbers = (release.numbers + 0.0).numpy().tobytes()  # 0.0 and -0.0 are one number
+            try:
+                self._require_known(name, seal)
+                require_release(release, self.job, self._request(release))
+                _require_units(release, own[0] if own else release)
+                _require_own(name, drawn.setdefault((release.round, numbers), name))
+            except DpvalueError as error:
+                raise DpvalueError(f"{path}: {error}") from None
+            own.append(release)
+        for name, own in found.items():
+            if not own:
+                raise DpvalueError(f"{self.folder} holds no release of {name!r}, who takes part")
+        return {name: Answers(tuple(own)) for name, own in found.items()}
 
     def seals(self) -> dict[str, Seal | None]:
         """Return who signed the last release of each party."""
-        found: dict[str, Seal | None] = {}
-        for name in self.taking_part:
-            for number in range(self.job.rounds):
-                path = self._path(number, name, "release")
-                if path.is_file():
-                    found[name] = Release.opened(path.read_bytes(), str(path))[1]
-        return found
+        return {release.party: seal for _, release, seal in self.kept()}
+
+    def requests(self, number: int) -> dict[str, Request]:
+        """Return what each party is asked in a round after the first: a function of the job and of earlier rounds."""
+        before = {}
+        for name, given in self.answers().items():
+            before[name] = Answers(tuple(release for release in given.releases if release.round < number))
+        seals = {release.party: seal for _, release, seal in self.kept() if release.round < number}
+        heads = {name: seal.head for name, seal in seals.items() if seal is not None}
+        return next_requests(self.job, number, before, heads)
+
+    def request_file(self, number: int, party: str) -> Path:
+        """Return where the request to a party in a round is kept."""
+        return self._path(number, party, "request")
+
+    def files(self) -> set[Path]:
+        """Return all files that the state can consist of; whatever else lies in its folder is no part of it."""
+        files = {self.folder / name for name in ("study.job", ROSTER, "rejected.jsonl")}
+        for number in range(self.job.rounds):
+            files |= {self._path(number, name, "release") for name in self.taking_part}
+            if number:
+                files |= {self._path(number, name, "request") for name in self.taking_part} | {self._closing(number)}
+        return files
 
     def table(self) -> Table:
         """Return the table of all that was released."""
@@ -215,13 +249,8 @@ class Coordinator:
 
     def _require_known(self, party: str, seal: Seal | None) -> None:
         require_sendable(party)
-        if self.roster is None:
-            return
-        keys = self.roster.keys
-        if party not in keys:
-            raise DpvalueError("it is not in the roster")
-        if seal is None or seal.by != keys[party]:
-            raise DpvalueError("it is not signed by the party's key")
+        if self.roster is not None:
+            self.roster.require_signed(party, seal)
 
     def _require_valid(self, release: Release) -> None:
         """Raise unless a release answers what the party was asked, and is nobody else's."""
@@ -236,30 +265,26 @@ class Coordinator:
             if other != party and look_of(other) == look_of(party):
                 raise agreeing("names of parties", other, party)
         first = self._path(0, party, "release")
-        if number and Release.from_bytes(first.read_bytes()).units != release.units:
-            raise DpvalueError("its number of units is not that of its first release")
+        if number:
+            _require_units(release, Release.from_bytes(first.read_bytes()))
         require_release(release, self.job, self._request(release))
         for other, earlier in self._releases(number):
-            if other != party and bool((earlier.numbers == release.numbers).all()):
-                raise DpvalueError(f"it is a copy of the release of {other!r}: noise does not repeat")
+            if bool((earlier.numbers == release.numbers).all()):
+                _require_own(party, other)
 
     def _request(self, release: Release) -> Request:
         """What a release must be an answer to."""
         if release.round == 0:
             return self.job.first(release.units)
-        path = self._path(release.round, release.party, "request")
-        return Request.from_bytes(path.read_bytes(), str(path))
+        path = self.request_file(release.round, release.party)
+        return Request.from_bytes(read_bytes(path, "a request"), str(path))
 
     def _write_requests(self, number: int) -> None:
         """Write the requests of a round, if they are not there: a function of the job and of earlier rounds."""
         names = self.taking_part
         if all(self._path(number, name, "request").is_file() for name in names):
             return
-        before = {}
-        for name, given in self.answers().items():
-            before[name] = Answers(tuple(release for release in given.releases if release.round < number))
-        heads = {name: seal.head for name, seal in self.seals().items() if seal is not None}
-        for name, request in next_requests(self.job, number, before, heads).items():
+        for name, request in self.requests(number).items():
             path = self._path(number, name, "request")
             if not path.is_file():
                 write_whole(path, request.to_bytes(self.key))
@@ -278,3 +303,14 @@ class Coordinator:
 
     def _path(self, number: int, party: str, kind: str) -> Path:
         return self.folder / f"round-{number}" / f"{quote(party, safe=' ').replace('.', '%2E')}.{kind}"
+
+
+def _require_units(release: Release, first: Release) -> None:
+    if first.units != release.units:
+        raise DpvalueError("its number of units is not that of its first release")
+
+
+def _require_own(party: str, owner: str) -> None:
+    """Raise unless the party that sent numbers is the one that sent them first."""
+    if owner != party:
+        raise DpvalueError(f"it is a copy of the release of {owner!r}: noise does not repeat")

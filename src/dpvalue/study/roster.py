@@ -11,8 +11,11 @@ from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.locks import alone
 from dpvalue.names import require_names, require_sendable
-from dpvalue.sealing import require_public
+from dpvalue.sealing import Seal, require_public
 from dpvalue.stored import parse, parse_json, read, read_text
+
+ROSTER = "roster.json"
+"""What a study keeps its roster in."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,13 @@ class Roster:
         """The key of each party."""
         return {member.name: member.key for member in self.party}
 
+    def require_signed(self, party: str, seal: Seal | None) -> None:
+        """Raise unless what came from a party is signed by its key."""
+        if party not in self.keys:
+            raise DpvalueError("it is not in the roster")
+        if seal is None or seal.by != self.keys[party]:
+            raise DpvalueError("it is not signed by the party's key")
+
 
 def read_roster(path: Path) -> Roster:
     """Return the roster of a file."""
@@ -59,7 +69,7 @@ def remembered(folder: Path, given: Roster | None) -> Roster | None:
 
     Whoever leaves the roster out later gets the one that is kept. To change it, a person removes the file.
     """
-    path = folder / "roster.json"
+    path = folder / ROSTER
     if not path.is_file():
         return given
     kept = read(Roster, parse_json(read_text(path), str(path)), str(path))
@@ -70,7 +80,7 @@ def remembered(folder: Path, given: Roster | None) -> Roster | None:
 
 def remember(folder: Path, roster: Roster) -> None:
     """Keep the roster of a study; raise if another process has kept another one."""
-    path = folder / "roster.json"
+    path = folder / ROSTER
     if not path.is_file():
         with alone(path):
             if not path.is_file():

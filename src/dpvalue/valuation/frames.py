@@ -36,7 +36,7 @@ def result_frame(
             columns[f"{name}_per_{table.counted}"] = per_size(result, name)
     frame = pd.DataFrame(columns)
     first = result.semivalues[0].name
-    frame["rank"] = frame[first].rank(ascending=False, method="first").astype("Int64")
+    frame["rank"] = ranks(frame[first])
     if renoised is not None:
         found = renoised[first].ranks(level)
         for end, edge in (("low", found.low), ("high", found.high)):
@@ -50,6 +50,11 @@ def result_frame(
             paid = share_out(table.names, renoised[first], pay, level).frame()
             frame = frame.assign(**{name: paid[name] for name in ("payout", "payout_low", "payout_high")})
     return frame
+
+
+def ranks(values: pandas.Series) -> pandas.Series:
+    """Return the rank of each value, from 1 for the highest; of equal ones the first is better."""
+    return values.rank(ascending=False, method="first").astype("Int64")
 
 
 def per_size(result: Result, name: str) -> Floats:

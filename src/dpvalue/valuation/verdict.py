@@ -18,7 +18,7 @@ from dpvalue.display import html_lines, some
 from dpvalue.privacy.laws import Law, law_named
 from dpvalue.valuation.comparison import Name, groups, listed
 from dpvalue.valuation.intervals import MOST_NAMED, Renoised
-from dpvalue.valuation.payouts import amount, is_payable, share_out
+from dpvalue.valuation.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
     from dpvalue.valuation.table import Table
@@ -127,7 +127,12 @@ def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
 def _paid(names: tuple[Name, ...], renoised: Renoised, pay: float, level: float) -> str:
     if not is_payable(renoised.estimate):
         return f"{amount(pay, pay)} cannot be shared by these values: none is above zero, or some are missing."
-    shares = share_out(names, renoised, pay, level)
+    return sentence_of_shares(share_out(names, renoised, pay, level))
+
+
+def sentence_of_shares(shares: Shares) -> str:
+    """Return what a verdict says of a total that can be shared."""
+    names, pay = shares.names, shares.total
     order = np.argsort(-shares.payouts, kind="stable")
     paid = [int(party) for party in order if shares.payouts[party] > 0]
     told = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
