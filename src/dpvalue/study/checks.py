@@ -51,3 +51,15 @@ def require_release(release: Release, job: Job, request: Request) -> None:
     if release.numbers.dtype != DTYPES[job.dtype]:
         raise DpvalueError(f"the release must hold numbers of type {job.dtype}, got {release.numbers.dtype}")
     require_plausible(release, job)
+
+
+def require_units(release: Release, first: Release) -> None:
+    """Raise unless a party has as many units as it had in its first release."""
+    if first.units != release.units:
+        raise DpvalueError("its number of units is not that of its first release")
+
+
+def require_own(party: str, owner: str) -> None:
+    """Raise unless the party that sent numbers is the one that sent them first."""
+    if owner != party:
+        raise DpvalueError(f"it is a copy of the release of {owner!r}: noise does not repeat")

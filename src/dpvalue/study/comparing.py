@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Mapping
-from reprlib import repr as short
+from reprlib import Repr
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-5
 """How far numbers may be apart, as a share of the largest of their kind: other processors round otherwise."""
-_BEFORE, _SHOWN = 25, 60
+_BEFORE, _SHOWN = 20, 60
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 2 * _SHOWN
 
 
 def differs(file: str, place: str, found: object, made: object) -> str:
     """Return the line that says what differs, where."""
-    return f"{file}, {place}: {short(found)}; made again: {short(made)}"
+    return f"{file}, {place}: {_SHORT.repr(found)}; made again: {_SHORT.repr(made)}"
 
 
 def compare_text(file: str, found: str, made: str) -> list[str]:

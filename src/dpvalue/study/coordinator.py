@@ -28,7 +28,7 @@ from dpvalue.names import agreeing, look_of, require_names, require_sendable
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key, Seal
 from dpvalue.stored import TEXT, each, parse_json, read_text, refusing
-from dpvalue.study.checks import require_release
+from dpvalue.study.checks import require_own, require_release, require_units
 from dpvalue.study.combining import Answers, combine_answers, in_order, next_requests
 from dpvalue.study.rejections import Receipt, Rejections
 from dpvalue.study.roster import ROSTER, Roster, remember, remembered
@@ -207,8 +207,8 @@ class Coordinator:
             try:
                 self._require_known(name, seal)
                 require_release(release, self.job, self._request(release))
-                _require_units(release, own[0] if own else release)
-                _require_own(name, drawn.setdefault((release.round, numbers), name))
+                require_units(release, own[0] if own else release)
+                require_own(name, drawn.setdefault((release.round, numbers), name))
             except DpvalueError as error:
                 raise DpvalueError(f"{path}: {error}") from None
             own.append(release)
@@ -266,11 +266,11 @@ class Coordinator:
                 raise agreeing("names of parties", other, party)
         first = self._path(0, party, "release")
         if number:
-            _require_units(release, Release.from_bytes(first.read_bytes()))
+            require_units(release, Release.from_bytes(first.read_bytes()))
         require_release(release, self.job, self._request(release))
         for other, earlier in self._releases(number):
             if bool((earlier.numbers == release.numbers).all()):
-                _require_own(party, other)
+                require_own(party, other)
 
     def _request(self, release: Release) -> Request:
         """What a release must be an answer to."""
@@ -303,14 +303,3 @@ class Coordinator:
 
     def _path(self, number: int, party: str, kind: str) -> Path:
         return self.folder / f"round-{number}" / f"{quote(party, safe=' ').replace('.', '%2E')}.{kind}"
-
-
-def _require_units(release: Release, first: Release) -> None:
-    if first.units != release.units:
-        raise DpvalueError("its number of units is not that of its first release")
-
-
-def _require_own(party: str, owner: str) -> None:
-    """Raise unless the party that sent numbers is the one that sent them first."""
-    if owner != party:
-        raise DpvalueError(f"it is a copy of the release of {owner!r}: noise does not repeat")

@@ -27,7 +27,7 @@ from dpvalue.study.comparing import CLOSE, compare_tensors, compare_text, compar
 from dpvalue.study.coordinator import NODES, OVER, Coordinator
 from dpvalue.study.making import options_of, read_utility
 from dpvalue.study.remaking import OUTPUTS, as_recorded, collecting, compare_outputs, remake
-from dpvalue.study.roster import Roster
+from dpvalue.study.roster import ROSTER, Roster
 from dpvalue.study.valuing import STATE
 
 _MOST = 1 + 1e-6  # of the epsilon that is stated, may be spent
@@ -141,8 +141,20 @@ def _require_version(folder: Path, stored: dict[str, Any]) -> None:
 
 def _evidence(state: Path, roster: Roster | None) -> Coordinator:
     """The job and the releases, checked: each answers the job, and is signed as the roster says."""
-    coordinator = Coordinator(state, (state / "study.job").read_bytes(), roster)
+    path = state / "study.job"
+    content = path.read_bytes()
+    Job.opened(content, str(path))  # names the file in what it raises
+    coordinator = Coordinator(state, content)
     coordinator.answers()
+    if roster is None:
+        return coordinator
+    if coordinator.roster is not None and coordinator.roster.keys != roster.keys:
+        raise DpvalueError(f"{state / ROSTER} is not the roster that was given")
+    for release_file, release, seal in coordinator.kept():
+        try:
+            roster.require_signed(release.party, seal)
+        except DpvalueError as error:
+            raise DpvalueError(f"{release_file}: {error}") from None
     return coordinator
 
 
