@@ -32,7 +32,7 @@ from dpvalue.study import remaking, verifying
 from dpvalue.study.comparing import CLOSE
 from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.making import read_utility
-from dpvalue.study.roster import Member, Roster
+from dpvalue.study.roster import Member, Roster, remember
 from dpvalue.study.valuing import options_for, value_study
 from dpvalue.study.verifying import Verified, verify_results
 from dpvalue.valuation.saved import FILE
@@ -349,6 +349,18 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     named(folder, "it is not signed by the party's key", roster=strangers)
     swapped = Roster((Member("east", keys["west"].public), Member("west", keys["east"].public)))
     named(folder, "it is not signed by the party's key", roster=swapped)
+    kept = folder / "study" / "roster.json"
+    remember(kept.parent, strangers)
+    named(folder, "it is not signed by the party's key; nothing was made again")
+    kept.unlink()
+    remember(kept.parent, Roster((*roster.party, Member("zeta", Key.new().public))))
+    assert verified(folder).differences == ()  # it is what the coordinator may have had
+    named(folder, "roster.json is not the roster that was given", roster=roster)
+    kept.unlink()
+    double = folder / "study" / "round-0" / "EAST.release"
+    double.write_bytes(replace(good, party="EAST", numbers=good.numbers * 0.9).to_bytes())
+    named(folder, "'EAST' and 'east' agree")
+    double.unlink()
     (folder / "study" / "rejected.jsonl").write_text('{"party": "zeta", "round": 0, "why": "late"}\n')
     named(folder, "run.json, federated.rejected: ")
 
