@@ -140,7 +140,7 @@ def test_draws_are_made_once(result: dpv.Result, monkeypatch: pytest.MonkeyPatch
     again = replace(result)
     spread = again.noise_std()
     assert again.renoised()["shapley"].draws.shape == (30, 6)
-    from dpvalue.valuation import result as module
+    from dpvalue.valuation import noisy as module
 
     monkeypatch.setattr(module, "renoise", None)  # nobody may ask for it again
     np.testing.assert_array_equal(spread["loo"], again.renoised(30)["loo"].noise_std)

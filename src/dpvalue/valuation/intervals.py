@@ -43,7 +43,7 @@ from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import Semivalue
 
 if TYPE_CHECKING:
-    from dpvalue.valuation.result import Result
+    from dpvalue.valuation.noisy import NoisyValues
 
 WIDTH = 2.2
 """Half of a 95% interval in standard deviations."""
@@ -161,7 +161,7 @@ def default_draws(parties: int, walks: int) -> int:
     return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
-def renoise(result: Result, game: Any, draws: int, progress: Progress) -> dict[str, Renoised]:
+def renoise(result: NoisyValues, game: Any, draws: int, progress: Progress) -> dict[str, Renoised]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
     again, without = [], []
@@ -197,7 +197,7 @@ def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:
     return round(marginals * max(shares, default=1.0))
 
 
-def _fresh_noise(result: Result, draws: int) -> Iterator[Floats]:
+def _fresh_noise(result: NoisyValues, draws: int) -> Iterator[Floats]:
     """Yield noise of variance 1, of the law and shape of the table's."""
     table = result.table
     law, shape = law_named(table.guarantee.law), tuple(table.rows.shape)
