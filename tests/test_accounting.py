@@ -143,7 +143,7 @@ def test_a_mixture_is_composed_as_dp_accounting_composes_it(delta: float) -> Non
 
 def test_mixed_runs_add_up_and_different_units_do_not() -> None:
     train, test = classification(12)
-    settings: dict[str, Any] = {"noise": "fast", "progress": False}
+    settings: dict[str, Any] = {"progress": False}
     one = dpv.release(train, test, privacy=dpv.Privacy(1.0, mechanism="laplace"), **settings).guarantee
     other = dpv.release(train, test, privacy=dpv.Privacy(1.0, mechanism="gaussian"), **settings).guarantee
     total = dpv.privacy.total_epsilon([one, other], 5e-5)

@@ -114,7 +114,7 @@ def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
     metric = dpv.Utility(*test, metric=lambda outputs, labels: 0.0)
     with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
         dpv.value(train, metric, ledger=ledger, schedule="independent", permutations=2, **SETTINGS)
-    with pytest.raises(dpv.DpvalueError, match="a release that protects one record promises a party nothing"):
+    with pytest.raises(dpv.DpvalueError, match="is per party, and this run protects each record"):
         dpv.value(train, test, groups=[0, 1] * 4, ledger=ledger, privacy=dpv.Privacy(0.1, unit="record"), **SETTINGS)
     assert ledger.entries() == []
 

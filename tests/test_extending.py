@@ -117,9 +117,11 @@ def test_simulated_noise_of_a_law_from_outside_is_drawn_by_it() -> None:
     )
     np.testing.assert_array_equal(twin.values["shapley"], gaussian.values["shapley"])
     assert twin.guarantee == replace(gaussian.guarantee, mechanism="Twin")
-    assert dpv.privacy.total_epsilon([twin.guarantee], 5e-5) == pytest.approx(2.0, rel=1e-6)
-    together = dpv.privacy.total_epsilon([twin.guarantee, gaussian.guarantee], 5e-5)
-    assert together == pytest.approx(dpv.privacy.total_epsilon([gaussian.guarantee] * 2, 5e-5))
+    one, other = (
+        replace(run.guarantee, noise=replace(run.guarantee.noise, simulation=False)) for run in (twin, gaussian)
+    )  # what the same releases spend where the noise is secure
+    assert dpv.privacy.total_epsilon([one], 5e-5) == pytest.approx(2.0, rel=1e-6)
+    assert dpv.privacy.total_epsilon([one, other], 5e-5) == pytest.approx(dpv.privacy.total_epsilon([other] * 2, 5e-5))
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def read_text(path: Path) -> str:
     """Return the text of a file."""
     try:
         return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not there, not UTF-8, or no name of a file
         raise DpvalueError(f"{path} cannot be read as text: {error}") from None
 
 

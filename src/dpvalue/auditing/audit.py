@@ -90,6 +90,7 @@ def audit(
     privacy = asked.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: without one there is no claim to audit")
+    asked.require_no_keeper("an audit")
     require_count("runs", runs)
     if privacy.unit != "party" and asked.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")

@@ -125,6 +125,7 @@ def membership_attack(
         ((2,), 1.0)
     """
     asked = settings_of(settings, fields, permutations=200, noise="fast")
+    asked.require_no_keeper("a membership attack")
     X, y = features_and_labels(rows, None, "rows")
     X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
     for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
@@ -11,6 +11,9 @@ from rich.table import Table as Grid
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out
 from dpvalue.printable import one_line
+
+if TYPE_CHECKING:
+    from dpvalue.privacy.holders import Terms
 
 ledger_app = typer.Typer(
     help="What was released of one owner's data, and what is left of its budget.",
@@ -29,6 +32,7 @@ def ledger_new(
     unit: Annotated[str, option("Protect each party (default), record or person.")] = "party",
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     party: Annotated[list[str] | None, option("A party, for unit party; else rows are.")] = None,
+    party_column: Annotated[str | None, option("The column that names the party, for unit party.")] = None,
     person: Annotated[str | None, option("The column of ids, for unit person.")] = None,
     parties_per_person: Annotated[int, option("The most parties a person counts in; 1.")] = 1,
     head: Annotated[Path | None, option("A file for its head; best on another disk.")] = None,
@@ -42,10 +46,13 @@ def ledger_new(
 
     with failing_clearly():
         budget = Privacy(epsilon, delta, unit, neighbours, parties_per_person=parties_per_person)
-        made = Ledger.create(path, budget, name, parties=party, person=person, head=head)
-        out.print(f"{path}: the ledger of {made.terms.name!r}, {budget.terms}")
+        made = Ledger.create(path, budget, name, parties=party, party_column=party_column, person=person, head=head)
+        out.print(f"{path}: the ledger of {made.terms.name!r}, {budget.terms}{_whom(made.parties, made.terms)}")
         if head is None:
-            out.print("An old copy that is put back is not noticed without its head: --head FILE keeps it elsewhere.")
+            out.print(
+                "An old copy that is put back, or a cut end, is not noticed without its head: --head FILE keeps it "
+                "elsewhere."
+            )
 
 
 @ledger_app.command("add")
@@ -89,16 +96,22 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
                 cells = (entry.number, entry.purpose, entry.round, charge.releases, noise, charge.unit)
             grid.add_row(*(one_line(str(cell)) for cell in cells), one_line(entry.time[:10]))
         out.print(grid)
-        out.print(f"ledger of {ledger.terms.name!r}" + _whom(ledger.parties, ledger.terms.person))
+        out.print(f"ledger of {ledger.terms.name!r}" + _whom(ledger.parties, ledger.terms))
         out.print(f"budget: {ledger.budget.terms}")
         out.print(f"spent: epsilon = {ledger.spent:.4g}")
         out.print(f"head: {ledger.head()}")
 
 
-def _whom(parties: tuple[str, ...] | str | None, person: str | None) -> str:
-    if parties is None:
-        return "" if person is None else f", for persons by {person!r}"
-    return ", for rows as parties" if isinstance(parties, str) else f", for the parties {', '.join(parties)}"
+def _whom(parties: tuple[str, ...] | str | None, terms: Terms) -> str:
+    """Whom a ledger protects, and what that rests on."""
+    named = f", for the parties {', '.join(parties)}" if isinstance(parties, tuple) else ""
+    if terms.party_column is not None:
+        return f"{named or ', for parties'} by the column {terms.party_column!r}"
+    if named:
+        return f"{named}; that a name stands for the same rows in all runs is the holder's promise"
+    if parties is not None:
+        return ", for rows as parties"
+    return "" if terms.person is None else f", for persons by {terms.person!r}"
 
 
 @ledger_app.command("verify")
@@ -110,9 +123,11 @@ def ledger_verify(
 
     Example: dpvalue ledger verify hospital.ledger --head 3:0f3a...
     """
+    from dpvalue.privacy.heads import is_head
     from dpvalue.privacy.ledger import Ledger
+    from dpvalue.stored import read_text
 
     with failing_clearly():
-        kept = head if head is None or not Path(head).is_file() else Path(head).read_text(encoding="utf-8").strip()
+        kept = head if head is None or is_head(head) else read_text(Path(head)).strip()
         count = Ledger(path).verify(kept)
     out.print(f"{count} entries, all digests right" + (", and the kept head is among them" if head else ""))

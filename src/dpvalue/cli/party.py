@@ -11,6 +11,7 @@ from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, opt
 
 if TYPE_CHECKING:
     from dpvalue.home.agent import Agent
+    from dpvalue.privacy.ledger import Ledger
 
 party_app = typer.Typer(
     help="Answer a job at home, with your own file, ledger and noise.", no_args_is_help=True, rich_markup_mode=None
@@ -37,7 +38,7 @@ def party_check(
     with failing_clearly():
         from dpvalue.archive import read_bytes
 
-        agent = make_agent(name or file.stem, file, ledger, head, policy, None)
+        agent = make_agent(name, file, ledger, head, policy, None)
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
         weighed = agent.weigh(content)
@@ -196,7 +197,7 @@ def free_port() -> int:
 def make_agent(
     name: str, file: Path, ledger: Path | None, head: Path | None, policy: Path | None, key: Path | None
 ) -> Agent:
-    """Return the agent of a party, as its options say."""
+    """Return the agent of a party, as its options say; without a name, that of its ledger."""
     from dpvalue.errors import DpvalueError
     from dpvalue.home.agent import Agent
     from dpvalue.home.policy import Policy, read_policy
@@ -209,4 +210,13 @@ def make_agent(
     opened = Ledger(ledger, head=head)
     rules = Policy.of_ledger(opened.budget, opened.terms.person) if policy is None else read_policy(policy)
     signing = None if key is None else Key.read(key)
-    return Agent(name, OwnFile(file, rules.protection.person), opened, rules, signing)
+    agent = Agent(name or _holder(opened), OwnFile(file, rules.protection.person), opened, rules, signing)
+    agent.require_ledger()
+    return agent
+
+
+def _holder(ledger: Ledger) -> str:
+    """Who answers with a ledger if no name is given: its holder, or its only party."""
+    if ledger.budget.unit != "party":
+        return ledger.terms.name
+    return ledger.parties[0] if isinstance(ledger.parties, tuple) and len(ledger.parties) == 1 else ""

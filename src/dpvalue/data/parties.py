@@ -50,6 +50,7 @@ class Parties:
         groups: a label per row; rows with the same label are one party. None: every row is a party.
         persons: an id per row, for privacy per person; rows with the same id are one person's.
         person_column: what the ids are called, for a ledger that is bound to them.
+        party_column: the public column that the groups are, for a ledger that is bound to it.
 
     Example:
         >>> X, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
@@ -63,6 +64,7 @@ class Parties:
     groups: Any = None
     persons: Any = None
     person_column: str | None = None
+    party_column: str | None = None
     source: Any = field(default=None, init=False)
     """What X and y were taken out of, if anything."""
     least: ClassVar[int] = 2
@@ -108,7 +110,9 @@ class Parties:
     @property
     def holding(self) -> Holding:
         """Whose data this is, as a ledger asks."""
-        return Holding(ROWS if self.groups is None else tuple(map(str, self.names)), self.person_column)
+        if self.groups is None:
+            return Holding(ROWS, self.person_column)
+        return Holding(tuple(map(str, self.names)), self.person_column, self.party_column)
 
     @cached_property
     def sizes(self) -> Ints:
@@ -282,8 +286,9 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
         named = {name: column for name, column in labels.items() if isinstance(column, str)}
         labels |= {name: take_column(data, column, name) for name, column in named.items()}
         data = data.without(*named.values())
-    person_column = persons if isinstance(persons, str) else None
-    parties = Parties(*features_and_labels(data, target, "parties"), **labels, person_column=person_column)
+    person_column, party_column = (column if isinstance(column, str) else None for column in (persons, groups))
+    rows = features_and_labels(data, target, "parties")
+    parties = Parties(*rows, **labels, person_column=person_column, party_column=party_column)
     object.__setattr__(parties, "source", source)
     return parties
 

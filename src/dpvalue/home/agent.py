@@ -23,9 +23,12 @@ from dpvalue.home.rows import OwnFile, required_columns
 from dpvalue.locks import alone
 from dpvalue.models import KINDS
 from dpvalue.names import require_sendable
-from dpvalue.privacy.charges import Charge, require_room
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import charge_of, require_room
+from dpvalue.privacy.holders import Holding
 from dpvalue.privacy.laws import law_named
-from dpvalue.privacy.ledger import Ledger, costs
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.slots import costs
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.releasing.party import Party, purpose_of, require_answerable
 from dpvalue.sealing import Key
@@ -79,7 +82,7 @@ class Agent:
     public things and of the ledger. Not for a `simulation`, whose noise the coordinator can remove.
 
     Args:
-        name: as the coordinator knows the party.
+        name: as the coordinator knows the party; that of the ledger's holder, or of one of its parties.
         file: its rows.
         ledger: where releases are charged and kept; only a simulation has none.
         policy: what is answered.
@@ -99,6 +102,13 @@ class Agent:
     def __post_init__(self) -> None:
         require_sendable(self.name)
 
+    def require_ledger(self) -> None:
+        """Raise unless the ledger is this party's, and protects what the policy says; a simulation has none."""
+        own = self.policy.protection
+        if self.ledger is not None:
+            privacy = Privacy(unit=own.unit, neighbours=own.neighbours, parties_per_person=own.parties_per_person)
+            self.ledger.require_for(Holding((self.name,), own.person, holder=self.name), privacy)
+
     def weigh(self, content: bytes) -> Weighed:
         """Return what answering a job would mean; raises `Refused` if it is not answered. Releases nothing."""
         with _refusing(UNABLE):
@@ -111,6 +121,7 @@ class Agent:
                 job = self._with_model(job)
                 columns, units = required_columns(job), self.file.units()
                 self._require_file(columns, units)
+            self.require_ledger()
             asker = UNSIGNED if coordinator is None else coordinator.name
             with _refusing(SPENT):
                 self._require_budget(job, asker, coordinator, units)
@@ -240,23 +251,15 @@ class Agent:
             if not self.simulation:
                 raise DpvalueError("a party needs a ledger to answer: dpvalue ledger new makes one")
             return
-        mechanism = job.mechanism
-        charge = Charge(
-            law=mechanism.law,
-            noise_multiplier=mechanism.noise_multiplier,
-            releases=1,
-            sensitivity=float(mechanism.sensitivity(torch.tensor([units]))[0]),
-            unit=mechanism.unit,
-            neighbours=mechanism.neighbours,
-        )
+        charge = charge_of(job.mechanism, torch.tensor([units]), job.privacy)
         own = self.ledger.under(purpose_of(job, asker))
         own.require_room(job.rounds, charge)
         if coordinator is None or coordinator.epsilon is None:
             return
         before = [entry for entry in own.entries() if entry.purpose.partition(" ")[0] == asker]
         if not any(entry.purpose == own.purpose for entry in before):
-            whole = replace(charge, releases=job.rounds)
-            require_room(costs(before), whole, replace(self.ledger.budget, epsilon=coordinator.epsilon))
+            limit = replace(self.ledger.budget, epsilon=coordinator.epsilon)
+            require_room(costs(before), charge.times(job.rounds), limit)
 
 
 @contextmanager

@@ -96,8 +96,13 @@ class RunConfig:
         return Privacy(*budget, mechanism=self.mechanism, parties_per_person=self.parties_per_person)
 
     def open_ledger(self) -> Ledger | None:
-        """Return the ledger that the run is charged to."""
-        return None if self.ledger is None else Ledger(self.ledger, self.purpose, self.head)
+        """Return the ledger that the run is charged to; raises for one that is not per this run's unit."""
+        privacy = self.privacy
+        if self.ledger is None or privacy is None:
+            return None
+        ledger = Ledger(self.ledger, self.purpose, self.head)
+        ledger.require_unit(privacy)
+        return ledger
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,17 @@ class Job(PublicSide):
     def _sizes(self) -> Parties:
         """The parties without their rows: the number of lines, and whose they are."""
         rows = sum(peek.rows for peek in self.peeks)
-        return Parties(np.zeros((rows, 1)), np.zeros(rows), *self.owners)
+        return self._parties(np.zeros((rows, 1)), np.zeros(rows))
+
+    def _parties(self, features: Any, labels: Array) -> Parties:
+        """Parties of these rows, which stand as in the files."""
+        return Parties(features, labels, *self.owners, self.config.person, self.config.group)
+
+    def require_ledger(self) -> None:
+        """Raise if the run is to be charged to a ledger that protects others; before anything is planned or read."""
+        ledger, privacy = self.settings.ledger, self.config.privacy
+        if ledger is not None and privacy is not None:
+            ledger.require_for(self._sizes().holding, privacy)
 
     @property
     def can_be_moved(self) -> bool:
@@ -148,7 +159,7 @@ class Job(PublicSide):
                 progress("reading", number, len(self.peeks))
             if done != end:
                 raise DpvalueError(f"{path} was changed since it was looked at: it has another number of rows")
-        parties = Parties(EncodedRows(features, self.schema), np.concatenate(labels), *self.owners, self.config.person)
+        parties = self._parties(EncodedRows(features, self.schema), np.concatenate(labels))
         return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
 
     def labels(self, column: Column) -> Array:
@@ -164,7 +175,9 @@ def open_job(config: RunConfig) -> Job:
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
     peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])
-    return Job(**parts, peeks=peeks, owners=owners)
+    job = Job(**parts, peeks=peeks, owners=owners)
+    job.require_ledger()
+    return job
 
 
 def open_public(config: RunConfig) -> PublicSide:

@@ -146,6 +146,7 @@ class Settings:
             raise DpvalueError(f"ledger needs noise='secure', got {self.noise!r}: a simulation promises nothing")
         if self.privacy.accounting != "composition":
             raise DpvalueError("ledger needs accounting='composition': it counts every release")
+        ledger.require_unit(self.privacy)
 
     @property
     def _not_open(self) -> str:
@@ -171,10 +172,16 @@ class Settings:
             return self.ledger
         return Checkpoint(self.checkpoint)
 
+    def require_no_keeper(self, what: str) -> None:
+        """Raise if something that releases nothing of private rows is to be charged, or to be answered from disk."""
+        for name in ("ledger", "checkpoint"):
+            if getattr(self, name) is not None:
+                raise DpvalueError(f"{name} must not be given to {what}: it makes many runs, on rows of its own")
+
     @property
     def ledger_terms(self) -> str | None:
-        """The budget of the ledger, in words; None without one."""
-        return None if self.ledger is None else self.ledger.budget.terms
+        """The budget of the ledger and what it rests on, in words; None without one."""
+        return None if self.ledger is None else self.ledger.terms.words
 
     @property
     def free_projection(self) -> bool:

@@ -348,7 +348,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
 
     Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
     relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
-    parties are the same in all of them is the caller's to know.
+    parties are the same in all of them is the caller's to know. Simulations are refused: they have no guarantee.
 
     Args:
         guarantees: what each run spent.
@@ -358,7 +358,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         epsilon of all runs together.
 
     Raises:
-        DpvalueError: guarantees without privacy, or for different units, relations or parties.
+        DpvalueError: guarantees without privacy, of simulations, or for different units, relations or parties.
 
     Example:
         >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
@@ -366,6 +366,11 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         2.0
     """
     for run in guarantees:
+        if run.simulation:
+            raise DpvalueError(
+                "guarantees must be of runs with secure noise: a simulation (noise='fast') protects nothing from "
+                "whoever knows the seed"
+            )
         if not run.private:
             raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
     if len({(run.unit, run.neighbours, run.parties_per_person) for run in guarantees}) > 1:

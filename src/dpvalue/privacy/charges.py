@@ -14,12 +14,15 @@ curve of a Gaussian lies below these chords. That stopping at such sums is sound
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
+
+from torch import Tensor
 
 from dpvalue.errors import BudgetExceeded, DpvalueError, require_choice, require_count, require_positive
 from dpvalue.privacy import accounting, laws
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
+from dpvalue.privacy.mechanism import Mechanism
 
 _ROUNDING = 1 + 1e-9
 
@@ -31,7 +34,7 @@ class Charge:
     Attributes:
         law: the name of a law of noise.
         noise_multiplier: noise scale / sensitivity.
-        releases: how many such releases the entry stands for: of a party, or of all parties that hold a person.
+        releases: how many such releases the entry stands for: for unit "person" rounds times parties per person.
         sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
         unit: what is protected.
         neighbours: under which relation.
@@ -57,26 +60,39 @@ class Charge:
         """The scale of the noise."""
         return self.noise_multiplier * self.sensitivity
 
-    def releases_for(self, budget: Privacy) -> int:
-        """Return how many releases a unit of the budget is in: a person may be in several parties of the charge."""
-        spread = budget.parties_per_person if (self.unit, budget.unit) == ("party", "person") else 1
-        return self.releases * spread
+    def multiplier_for(self, neighbours: str) -> float:
+        """Return the noise multiplier of the same release for the same unit under another relation.
 
-    def multiplier_for(self, unit: str, neighbours: str) -> float:
-        """Return the noise multiplier of the same release for another unit and relation.
-
-        A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C. One
-        record (or person) of a larger unit may change its contribution into any other: for the larger unit that is
-        "replace".
+        A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C.
         """
-        sizes = {"record": 0, "person": 1, "party": 2}
-        if sizes[self.unit] < sizes[unit]:
-            raise DpvalueError(
-                f"the ledger's budget is per {unit}: a release that protects one {self.unit} promises a {unit} nothing"
-            )
-        moved = 2.0 if neighbours == "replace" or sizes[self.unit] > sizes[unit] else 1.0
-        own = 2.0 if self.neighbours == "replace" else 1.0
-        return self.noise_multiplier * own / moved
+        moved = {"zero_out": 1.0, "replace": 2.0}
+        return self.noise_multiplier * moved[self.neighbours] / moved[neighbours]
+
+    def times(self, count: int) -> Charge:
+        """Return what so many rounds like this one cost together."""
+        return replace(self, releases=count * self.releases)
+
+
+def charge_of(mechanism: Mechanism, units: Tensor, privacy: Privacy) -> Charge:
+    """Return what one round costs: the one place where a charge is computed, for local runs and for parties at home.
+
+    For unit "person" a round counts as `parties_per_person` releases, h. In a local run a person is in up to h of the
+    releases of a round. A party at home makes one of them; the person may be in h - 1 more, of other parties, which
+    this ledger does not see. So it counts h of its own: see `Ledger` for what that promises.
+
+    Args:
+        mechanism: clipping and noise of a release.
+        units: the public numbers of units (n,) of the parties that release.
+        privacy: the budget of the run or job, which says h.
+    """
+    return Charge(
+        law=mechanism.law,
+        noise_multiplier=mechanism.noise_multiplier,
+        releases=privacy.parties_per_person,
+        sensitivity=float(mechanism.sensitivity(units.cpu()).max()),
+        unit=mechanism.unit,
+        neighbours=mechanism.neighbours,
+    )
 
 
 def spent(charges: Sequence[Charge], budget: Privacy) -> float:
@@ -93,6 +109,8 @@ def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> No
     Formal guarantee: releases that this allowed, one after the other, are together (epsilon, delta)-DP as the budget
     says, also where what was asked, and with how much noise, depends on earlier answers.
     """
+    if asked.unit != budget.unit:
+        raise DpvalueError(f"the ledger's budget is per {budget.unit}, and this release protects each {asked.unit}")
     charges = [*before, asked]
     if _pure(charges, budget) <= budget.epsilon * _ROUNDING:
         return
@@ -103,11 +121,8 @@ def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> No
 
 
 def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float, int]]:
-    """Law, noise multiplier and number of releases of each charge, in the budget's terms."""
-    return [
-        (charge.law, charge.multiplier_for(budget.unit, budget.neighbours), charge.releases_for(budget))
-        for charge in charges
-    ]
+    """Law, noise multiplier and number of releases of each charge, under the budget's relation."""
+    return [(charge.law, charge.multiplier_for(budget.neighbours), charge.releases) for charge in charges]
 
 
 def _pure(charges: Sequence[Charge], budget: Privacy) -> float:

@@ -1,8 +1,13 @@
 """Whom a ledger protects, from its creation on, and whether a run is on their data.
 
-A ledger per party is bound to its parties, one per person to the column of ids and to the number of parties that a
-person may be in: the same rows under other names would be other parties, or other people, and what is released of them
-would be charged as if to strangers. One per record is bound to nothing more. No digest of ids or rows enters anything.
+A ledger takes runs of its own unit alone. One per person holds rows of any number: rows or parties that are charged on
+their own would promise a person nothing. One per record binds nothing of a run but its records, and so proves nothing
+of parties or persons, whose ids may change with a record. What a run of another unit would cost is never guessed.
+
+A ledger per party is bound to the names of its parties, or to the public column that names them; one per person to the
+column of ids and to the number of parties that a person may be in. The same rows under other names would be other
+parties, or other people, and what is released of them would be charged as if to strangers. No digest of ids or rows
+enters anything: that a name stands for the same rows in all runs is the holder's promise.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpvalue.errors import DpvalueError
+from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 
 ROWS = "rows"
@@ -22,7 +28,9 @@ class Terms:
     Attributes:
         name: its holder.
         budget: what may be spent in all.
-        parties: for unit "party" whom it protects: the names of the parties, or "rows" where every row is one.
+        parties: for unit "party" whom it protects: the names of the parties, or "rows" where every row is one; None
+            where `party_column` alone tells them.
+        party_column: for unit "party" the public column that names the party of each row; None: the holder names them.
         person: for unit "person" the column of the ids.
         salt: where the chain of digests starts, so that nothing can be looked up in it.
     """
@@ -30,46 +38,102 @@ class Terms:
     name: str
     budget: Privacy
     parties: tuple[str, ...] | str | None
+    party_column: str | None
     person: str | None
     salt: str
 
     def __post_init__(self) -> None:
         if self.budget.accounting != "composition":
             raise DpvalueError("budget must have accounting='composition': a ledger counts every release")
-        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
-            raise DpvalueError(f"name must be a text that can be printed, got {self.name!r}")
-        if (self.parties is not None) != (self.budget.unit == "party"):
+        for what, text in (("name", self.name), ("party_column", self.party_column), ("person", self.person)):
+            is_text = isinstance(text, str) and bool(text.strip()) and text.isprintable()
+            if not is_text and (what == "name" or text is not None):
+                raise DpvalueError(f"{what} must be a text that can be printed, got {text!r}")
+        told = self.parties is not None or self.party_column is not None
+        if told != (self.budget.unit == "party"):
             raise DpvalueError(
-                "parties must be given for unit party, and for no other: their names, or 'rows' where each row is one; "
-                f"got {self.parties!r}"
+                "parties (or party_column) must be given for unit party, and for no other: their names, or 'rows' "
+                f"where each row is one; got {self.parties if self.party_column is None else self.party_column!r}"
             )
+        names = self.parties if isinstance(self.parties, tuple) else ()
+        if isinstance(self.parties, str) and (self.parties != ROWS or self.party_column is not None):
+            raise DpvalueError(f"parties must be names, or 'rows' without a party_column, got {self.parties!r}")
+        if not all(isinstance(name, str) for name in names) or not isinstance(self.salt, str):
+            raise DpvalueError(f"parties must be texts, got {self.parties!r}")
         if self.person is not None and self.budget.unit != "person":
             raise DpvalueError(f"person goes with unit person, got {self.person!r} for unit {self.budget.unit}")
+
+    @property
+    def words(self) -> str:
+        """The budget in words, and what it rests on."""
+        if self.party_column is not None:
+            return f"{self.budget.terms}, parties told by the column {self.party_column!r}"
+        if isinstance(self.parties, tuple):
+            return f"{self.budget.terms}, if a name of a party stands for the same rows in all of them"
+        return self.budget.terms
 
 
 @dataclass(frozen=True)
 class Holding:
-    """Whose data a run releases: its parties (or "rows"), and the column of persons' ids, if it has a name."""
+    """Whose data a run releases.
+
+    Attributes:
+        parties: their names, or "rows".
+        person: the column of persons' ids, if it has a name.
+        party_column: the public column that names the party of each row; None where no column does.
+        holder: the name of a party that answers at home; None for a run with all parties in one process.
+    """
 
     parties: tuple[str, ...] | str
     person: str | None
+    party_column: str | None = None
+    holder: str | None = None
+
+
+def require_unit(terms: Terms, privacy: Privacy) -> None:
+    """Raise unless a run protects the unit of a ledger, a person in as many parties."""
+    own = terms.budget
+    if privacy.unit != own.unit:
+        ids = "" if terms.person is None else f" --person {terms.person}"
+        spread = f" --parties-per-person {own.parties_per_person}" if own.parties_per_person > 1 else ""
+        raise DpvalueError(
+            f"the ledger {terms.name!r} is per {own.unit}, and this run protects each {privacy.unit}: it takes runs "
+            f"with --unit {own.unit}{ids}{spread} alone"
+        )
+    if privacy.parties_per_person != own.parties_per_person:
+        raise DpvalueError(
+            f"parties_per_person must be that of the ledger {terms.name!r}, {own.parties_per_person}; got "
+            f"{privacy.parties_per_person}"
+        )
 
 
 def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding: Holding, privacy: Privacy) -> None:
     """Raise unless a run is on data of those whom a ledger with these terms, and by now these parties, protects."""
+    require_unit(terms, privacy)
     unit, name = terms.budget.unit, terms.name
-    if (unit, privacy.unit) == ("person", "person"):
-        if holding.person != terms.person:
-            raise DpvalueError(
-                f"the ledger {name!r} is for persons by the column {terms.person!r}; this run has ids by "
-                f"{holding.person!r}"
-            )
-        if privacy.parties_per_person != terms.budget.parties_per_person:
-            raise DpvalueError(
-                f"parties_per_person must be that of the ledger {name!r}, {terms.budget.parties_per_person}; got "
-                f"{privacy.parties_per_person}"
-            )
-    if parties is None or privacy.unit != "party":  # a smaller unit is refused by what it is charged
+    if unit == "party":
+        _require_parties(terms, parties, holding)
+    elif holding.holder not in (None, name):
+        raise DpvalueError(
+            f"name must be {name!r}, the holder of the ledger that is to be charged; got {holding.holder!r}"
+        )
+    if unit == "person" and holding.person != terms.person:
+        raise DpvalueError(
+            f"the ledger {name!r} is for persons by the column {terms.person!r}; this run has ids by {holding.person!r}"
+        )
+
+
+def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holding: Holding) -> None:
+    """Raise unless the parties of a run are among those of a ledger per party."""
+    name, column = terms.name, holding.party_column
+    if terms.party_column not in (None, column):
+        here = "rows as parties" if holding.parties == ROWS else "parties that no column names"
+        here = here if column is None else f"parties by {column!r}"
+        raise DpvalueError(
+            f"the ledger {name!r} is for parties by the column {terms.party_column!r}; this run has {here}: it takes "
+            f"runs with --group {terms.party_column} alone"
+        )
+    if parties is None:
         return
     if ROWS in (parties, holding.parties):
         if parties != holding.parties:
@@ -79,8 +143,22 @@ def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding
             )
         return
     unknown = [party for party in holding.parties if party not in parties]
+    if unknown and holding.holder is not None:
+        raise DpvalueError(
+            f"name must be one of the parties of the ledger {name!r}, {', '.join(parties)}; got {holding.holder!r}"
+        )
     if unknown:
         raise DpvalueError(
             f"{unknown[0]!r} is not among the parties of the ledger {name!r}: if it holds data of none of them, add it "
             "(dpvalue ledger add, or Ledger.add_parties)"
         )
+
+
+def require_new(parties: tuple[str, ...] | str | None, added: tuple[str, ...]) -> None:
+    """Raise unless names can be added to the parties of a ledger."""
+    if parties is None or isinstance(parties, str):
+        raise DpvalueError("parties can be added to a ledger of named parties alone")
+    known = [name for name in added if name in parties]
+    if known or not added:
+        raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")
+    require_names("names of parties", (*parties, *added))

@@ -6,83 +6,42 @@ the same bytes back, never a fresh draw of noise; a different request in the sam
 would exceed the budget.
 
 What releases cost together is decided by the filter of `dpvalue.privacy.charges`, which is sound for requests and noise
-levels that depend on earlier answers. Budgets are for one unit and one neighbouring relation. A release for a larger
-unit, or for the other relation, is charged at what it costs in the budget's terms; one for a smaller unit promises the
-budget's unit nothing: refused.
+levels that depend on earlier answers. A budget is for one unit and one neighbouring relation. A release under the other
+relation is charged at what it costs in the budget's terms; one for another unit is refused (`dpvalue.privacy.holders`).
 
-It fails closed: whoever opens it checks every digest. They are chained from a random salt, the budget and whom it
-protects, over every entry with its bytes; a missing, empty, truncated or altered file is an error, and only `create`
-starts a budget. An old copy that is put back whole is noticed by a head file, kept on another disk; an old copy of both
-is not, nor is an owner who starts a second ledger for the same data.
+It fails closed: whoever opens it checks the schema and every digest (`dpvalue.privacy.ledger_file`). A missing, empty
+or altered file is an error, and only `create` starts a budget. Only a head file, kept on another disk, notices an old
+copy that is put back, last entries that are cut off, or a chain that was made anew. If the head file is put back too,
+nothing notices; nor does anything notice a second ledger for the same data.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import secrets
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from dpvalue.durable import write_whole
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, require_room, spent
-from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding
-from dpvalue.stored import build, parse_json, read_text
-
-FORMAT_VERSION = 3
-_WAIT_SECONDS = 600.0
-_ADDED, _RESERVED, _RELEASE = "parties", "reserved", "release"
-Stored = TypeVar("Stored", "Charge", "Terms", Privacy)
-_SCHEMA = """
-CREATE TABLE ledger (format INTEGER NOT NULL, terms TEXT NOT NULL);
-CREATE TABLE entries (
-    number INTEGER PRIMARY KEY,
-    kind TEXT NOT NULL,
-    purpose TEXT NOT NULL,
-    round INTEGER NOT NULL,
-    request TEXT NOT NULL,
-    charge TEXT NOT NULL,
-    time TEXT NOT NULL,
-    bytes BLOB NOT NULL,
-    digest TEXT NOT NULL,
-    UNIQUE (kind, purpose, round)
-);
-"""
-_PIECES = """
-CREATE TABLE IF NOT EXISTS pieces (
-    entry INTEGER NOT NULL, piece INTEGER NOT NULL, bytes BLOB NOT NULL, PRIMARY KEY (entry, piece)
-);
-"""
-_MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9, and what is longer stands in pieces
-_COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One row of the ledger; `digest` is over it, its bytes and the digest before it.
-
-    One that adds parties is free. One that reserves is charged for all rounds of a purpose (`round` says how many); the
-    releases of these rounds then cost nothing more.
-    """
-
-    number: int
-    kind: str
-    purpose: str
-    round: int
-    request: str
-    charge: Charge | None
-    time: str
-    digest: str
-    names: tuple[str, ...] = ()
+from dpvalue.privacy.heads import is_file, keep_head, kept_head, require_free, require_head
+from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding, require_new, require_unit
+from dpvalue.privacy.ledger_file import (
+    ADDED,
+    RELEASE,
+    RESERVED,
+    Entry,
+    LedgerFile,
+    chain_start,
+    create_file,
+    head_of,
+    open_file,
+)
+from dpvalue.privacy.slots import costs, is_reserved, missing_rounds, parties_of, released
 
 
 class Ledger:
@@ -90,7 +49,20 @@ class Ledger:
 
     Formal guarantee: all bytes ever returned by `release` are together (epsilon, delta)-DP as its budget says, for
     requests and noise levels that may depend on earlier ones, if each was made with the noise of its charge and from
-    the data of those whom the ledger protects.
+    the data of those whom the ledger protects. It takes runs of its own unit alone. Who the units are rests on
+
+    - unit "record": nothing more. A row is in one party of a run, and each run is charged.
+    - unit "person": that the ids in the ledger's column tell the same persons in all runs. A person in more than
+      `parties_per_person` parties of a run counts in the first of them by name.
+    - unit "party", rows as parties: nothing more.
+    - unit "party", named parties: that a name stands for the same rows in all runs. That is the holder's promise: the
+      same rows that are dealt to the same names in another way are not noticed. With a `party_column` that promise is
+      about the column, which names the party in each row: parties by anything else are refused.
+
+    A party at home has a ledger of its own, which bears its name (or, per party, has it among its parties). Per person
+    in at most h parties, each of its releases counts h times. So h parties whose ledgers have the same budget keep it
+    together, for a person who is in all of them. No party sees another's ids: that no person is in more than h of them
+    is what the parties promise each other.
 
     Args:
         path: the file.
@@ -111,10 +83,11 @@ class Ledger:
         self.returned: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
             raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
-        if not self.path.is_file():
+        if not is_file(self.path):
             raise DpvalueError(f"there is no ledger at {str(path)!r}: dpvalue ledger new (Ledger.create) makes one")
-        self.terms = self._terms()
-        self.verify(None if self._head_file is None else _kept(self._head_file))
+        self._terms: Terms | None = None
+        with self._open() as file:
+            self._terms = file.terms
 
     @classmethod
     def create(
@@ -124,6 +97,7 @@ class Ledger:
         name: str,
         *,
         parties: Sequence[str | int] | str | None = None,
+        party_column: str | None = None,
         person: str | None = None,
         purpose: str = "value",
         head: str | Path | None = None,
@@ -133,8 +107,11 @@ class Ledger:
         Args:
             path: the file to make, readable by its owner alone.
             budget: the whole budget, for one unit and relation; it cannot be changed later.
-            name: of the holder.
-            parties: for unit "party", whom it protects: their names (`add_parties` adds some), or "rows".
+            name: of the holder; at home a party answers by this name.
+            parties: for unit "party", whom it protects: their names (`add_parties` adds some), or "rows", the default
+                without a `party_column`.
+            party_column: for unit "party", the public column that names the party of each row; runs whose parties are
+                told by anything else are refused.
             person: for unit "person", the name of the column of ids.
             purpose: as in `Ledger`.
             head: a file to keep the head of the chain in; it must not exist either.
@@ -150,28 +127,18 @@ class Ledger:
             >>> ledger.spent, ledger.parties
             (0.0, ('north',))
         """
-        path = Path(path)
-        if parties is None and budget.unit == "party":
+        path, head = Path(path), None if head is None else Path(head)
+        if parties is None and budget.unit == "party" and party_column is None:
             parties = ROWS
         named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
         if isinstance(named, tuple):
             require_names("names of parties", named)
-        terms = Terms(name, budget, named, person, secrets.token_hex(16))
-        if not path.parent.is_dir():
-            raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
-        for file in (path, *(() if head is None else (Path(head),))):
-            if file.exists():
-                raise DpvalueError(f"there is a file already at {str(file)!r}: a ledger is started once")
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-        except OSError as error:
-            raise DpvalueError(f"the ledger {str(path)!r} cannot be made: {error.strerror}") from None
-        with _transaction(path) as database:
-            for statement in _SCHEMA.split(";"):
-                database.execute(statement)
-            database.execute("INSERT INTO ledger VALUES (?, ?)", (FORMAT_VERSION, json.dumps(asdict(terms))))
+        terms = Terms(name, budget, named, party_column, person, secrets.token_hex(16))
+        for file in (path, *(() if head is None else (head,))):
+            require_free(file)
+        create_file(path, terms)
         if head is not None:
-            _keep(Path(head), f"0:{_start(terms)}")
+            keep_head(head, f"0:{chain_start(terms)}")
         return cls(path, purpose, head)
 
     def __repr__(self) -> str:
@@ -201,21 +168,19 @@ class Ledger:
         return Ledger(self.path, purpose, self._head_file)
 
     @property
+    def terms(self) -> Terms:
+        """What the ledger is for."""
+        assert self._terms is not None
+        return self._terms
+
+    @property
     def budget(self) -> Privacy:
         """What may be spent in all."""
         return self.terms.budget
 
-    def _terms(self) -> Terms:
-        with _transaction(self.path) as database:
-            if not database.execute("SELECT name FROM sqlite_master WHERE name = 'ledger'").fetchone():
-                raise DpvalueError(f"{str(self.path)!r} holds no ledger: it was emptied, or is something else")
-            rows = database.execute("SELECT format, terms FROM ledger").fetchall()
-        if len(rows) != 1:
-            raise DpvalueError(f"{str(self.path)!r} is damaged: it must hold one budget, and holds {len(rows)}")
-        version, stored = rows[0]
-        if version != FORMAT_VERSION:
-            raise DpvalueError(f"{str(self.path)!r} must be a ledger of format {FORMAT_VERSION}, got {version}")
-        return _parsed(Terms, stored, "its budget")
+    def require_unit(self, privacy: Privacy) -> None:
+        """Raise unless a run protects the ledger's unit, a person in as many parties."""
+        require_unit(self.terms, privacy)
 
     def require_for(self, holding: Holding, privacy: Privacy) -> None:
         """Raise unless a run is on data of those whom the ledger protects; for public reasons only."""
@@ -223,10 +188,8 @@ class Ledger:
 
     @property
     def parties(self) -> tuple[str, ...] | str | None:
-        """Whom a ledger per party protects, with those that were added."""
-        if self.terms.parties is None or isinstance(self.terms.parties, str):
-            return self.terms.parties
-        return self.terms.parties + tuple(name for entry in self.entries() for name in entry.names)
+        """Whom a ledger per party protects, with those that were added; None where a column alone tells them."""
+        return parties_of(self.terms, self.entries())
 
     def add_parties(self, names: Sequence[str | int]) -> None:
         """Add parties, who must hold data of nobody that is there; written into the chain, and free.
@@ -243,18 +206,12 @@ class Ledger:
             >>> ledger.parties
             ('north', 'south')
         """
-        if self.parties is None or isinstance(self.parties, str):
-            raise DpvalueError("parties can be added to a ledger of named parties alone")
         added = tuple(dict.fromkeys(map(str, names)))
-        known = [name for name in added if name in self.parties]
-        if known or not added:
-            raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")
-        require_names("names of parties", (*self.parties, *added))
-        with _transaction(self.path) as database:
-            entries = self._verified(database)
-            count = sum(entry.kind == _ADDED for entry in entries)
-            head = self._append(database, entries, (_ADDED, "", count, "", "null"), json.dumps(added).encode())
-        self._keep_head(head)
+        with self._open() as file:
+            require_new(parties_of(file.terms, file.entries), added)
+            count = sum(entry.kind == ADDED for entry in file.entries)
+            file.append(ADDED, "", count, "", None, json.dumps(added).encode())
+        self._keep_head()
 
     def release(self, round_: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
         """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
@@ -269,53 +226,29 @@ class Ledger:
         get the same bytes.
         """
         require_count("round", round_, least=0)
-        with _transaction(self.path) as database:
-            entries = self._verified(database)
-            earlier = database.execute(
-                "SELECT request, time, bytes, number FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
-                (_RELEASE, self.purpose, round_),
-            ).fetchone()
+        with self._open() as file:
+            earlier = released(file.entries, self.purpose, round_)
             if earlier is not None:
-                if earlier[0] != request:
+                if earlier.request != request:
                     raise DpvalueError(
                         f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
                         "a purpose of its own, and is charged"
                     )
-                self.returned[round_] = earlier[1]
-                return _whole(database, earlier[3], earlier[2])
-            if not self._is_reserved(entries, round_, charge):
-                require_room(costs(entries), charge, self.budget)
+                self.returned[round_] = earlier.time
+                return file.content(earlier)
+            if not is_reserved(file.entries, self.purpose, round_, charge):
+                require_room(costs(file.entries), charge, self.budget)
             made = make()
-            cells = _RELEASE, self.purpose, round_, request, json.dumps(asdict(charge))
-            head = self._append(database, entries, cells, made)
-        self._keep_head(head)
+            file.append(RELEASE, self.purpose, round_, request, charge, made)
+        self._keep_head()
         return made  # after the commit: the disk has it
-
-    def _append(self, database: sqlite3.Connection, entries: list[Entry], cells: tuple[Any, ...], made: bytes) -> str:
-        """Write an entry; return the head of the chain with it."""
-        row = len(entries) + 1, *cells, datetime.now(UTC).date().isoformat()
-        digest = _digest(entries[-1].digest if entries else _start(self.terms), row, made)
-        pieces = [made[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(made), _MOST_BYTES)]
-        database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, made[:_MOST_BYTES], digest))
-        if pieces:
-            database.execute(_PIECES)
-        for number, piece in enumerate(pieces, start=1):
-            database.execute("INSERT INTO pieces VALUES (?, ?, ?)", (row[0], number, piece))
-        return f"{row[0]}:{digest}"
-
-    def _keep_head(self, head: str) -> None:
-        if self._head_file is not None:
-            _keep(self._head_file, head)
 
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
-        if any((entry.kind, entry.purpose) == (_RESERVED, self.purpose) for entry in entries):
-            return
-        stored = {entry.round for entry in entries if (entry.kind, entry.purpose) == (_RELEASE, self.purpose)}
-        missing = rounds - len(stored & set(range(rounds)))
+        missing = missing_rounds(entries, self.purpose, rounds)
         if missing:
-            require_room(costs(entries), replace(charge, releases=missing * charge.releases), self.budget)
+            require_room(costs(entries), charge.times(missing), self.budget)
 
     def reserve(self, rounds: int, charge: Charge) -> None:
         """Charge all rounds of this purpose at once, before the first: other questions cannot use up their room.
@@ -324,45 +257,28 @@ class Ledger:
         """
         if rounds == 1:
             return
-        whole = replace(charge, releases=rounds * charge.releases)
-        with _transaction(self.path) as database:
-            entries = self._verified(database)
-            own = [entry for entry in entries if entry.purpose == self.purpose and entry.kind != _ADDED]
+        whole = charge.times(rounds)
+        with self._open() as file:
+            own = [entry for entry in file.entries if entry.purpose == self.purpose and entry.kind != ADDED]
             if own:
-                if (own[0].kind, own[0].round, own[0].charge) != (_RESERVED, rounds, whole):
+                if (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
                     raise DpvalueError(f"the rounds of {self.purpose!r} were asked for differently before")
                 return
-            require_room(costs(entries), whole, self.budget)
-            cells = _RESERVED, self.purpose, rounds, "", json.dumps(asdict(whole))
-            head = self._append(database, entries, cells, b"")
-        self._keep_head(head)
-
-    def _is_reserved(self, entries: list[Entry], round_: int, charge: Charge) -> bool:
-        """Whether a round was charged for before; raises for one beyond, or at another cost."""
-        for entry in entries:
-            if (entry.kind, entry.purpose) == (_RESERVED, self.purpose):
-                if round_ >= entry.round or entry.charge != replace(charge, releases=entry.round * charge.releases):
-                    raise DpvalueError(f"round {round_} of {self.purpose!r} is not what was reserved")
-                return True
-        return False
+            require_room(costs(file.entries), whole, self.budget)
+            file.append(RESERVED, self.purpose, rounds, "", whole, b"")
+        self._keep_head()
 
     def stored(self, round_: int) -> tuple[bytes, str] | None:
         """Return the bytes of a round of this purpose and the digest of their entry; None if there are none."""
-        with _transaction(self.path) as database:
-            self._verified(database)
-            found = database.execute(
-                "SELECT number, bytes, digest FROM entries WHERE kind = ? AND purpose = ? AND round = ?",
-                (_RELEASE, self.purpose, round_),
-            ).fetchone()
-            return None if found is None else (_whole(database, found[0], found[1]), found[2])
+        with self._open() as file:
+            entry = released(file.entries, self.purpose, round_)
+            return None if entry is None else (file.content(entry), entry.digest)
 
     def require_same(self, round_: int, request: str) -> None:
         """Raise if a round of this purpose was asked for by another request."""
-        for entry in self.entries():
-            if (entry.kind, entry.purpose, entry.round) == (_RELEASE, self.purpose, round_):
-                if entry.request != request:
-                    raise DpvalueError(f"round {round_} of {self.purpose!r} was asked for differently before")
-                return
+        entry = released(self.entries(), self.purpose, round_)
+        if entry is not None and entry.request != request:
+            raise DpvalueError(f"round {round_} of {self.purpose!r} was asked for differently before")
 
     def require_entry(self, digest: str) -> None:
         """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
@@ -389,8 +305,8 @@ class Ledger:
             >>> Ledger.create("empty.ledger", Privacy(epsilon=1.0), name="north").entries()
             []
         """
-        with _transaction(self.path) as database:
-            return self._verified(database)
+        with self._open() as file:
+            return list(file.entries)
 
     def head(self) -> str:
         """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest.
@@ -405,8 +321,8 @@ class Ledger:
             >>> Ledger.create("head.ledger", Privacy(epsilon=1.0), name="north").head()[:2]
             '0:'
         """
-        entries = self.entries()
-        return f"{len(entries)}:{entries[-1].digest if entries else _start(self.terms)}"
+        with self._open() as file:
+            return head_of(file)
 
     def verify(self, head: str | None = None) -> int:
         """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries.
@@ -425,110 +341,21 @@ class Ledger:
             >>> ledger.verify(ledger.head())
             0
         """
-        entries = self.entries()
-        digests = [_start(self.terms), *(entry.digest for entry in entries)]
-        if head is not None:
-            count, _, digest = head.partition(":")
-            if not count.isdigit() or len(digest) != 64:
-                raise DpvalueError(f"head must be what `head` printed, like 3:0f..., got {head!r}")
-            if int(count) >= len(digests) or digests[int(count)] != digest:
-                raise DpvalueError(
-                    f"the ledger {str(self.path)!r} does not continue the kept head: entries were removed, or an old "
-                    "copy was put back"
-                )
-        return len(entries)
+        with self._open() as file:
+            if head is not None:
+                require_head(file, head)
+            return len(file.entries)
 
-    def _verified(self, database: sqlite3.Connection) -> list[Entry]:
-        """All entries; raises unless each has the digest that the chain gives it."""
-        entries, previous = [], _start(self.terms)
-        rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
-        for place, (*row, first, digest) in enumerate(rows.fetchall(), start=1):
-            made = _whole(database, place, first)
-            if not isinstance(made, bytes) or row[0] != place or _digest(previous, tuple(row), made) != digest:
-                raise DpvalueError(f"entry {place} of the ledger {str(self.path)!r} has been altered, or is missing")
-            number, kind, purpose, round_, request, charge, time = row
-            names = tuple(parse_json(made.decode(), f"entry {place}")) if kind == _ADDED else ()
-            cost = None if kind == _ADDED else _parsed(Charge, charge, f"entry {place}")
-            entries.append(Entry(number, kind, purpose, round_, request, cost, time, digest, names))
-            previous = digest
-        return entries
+    @contextmanager
+    def _open(self) -> Iterator[LedgerFile]:
+        """The file, checked, with the only right to write until it is left; the kept head is in it."""
+        with open_file(self.path, self._terms) as file:
+            if self._head_file is not None:
+                require_head(file, kept_head(self._head_file))
+            yield file
 
-
-def costs(entries: Sequence[Entry]) -> list[Charge]:
-    """Return what entries cost: those that reserve, and releases that nothing was reserved for."""
-    reserved = {entry.purpose for entry in entries if entry.kind == _RESERVED}
-    return [
-        entry.charge
-        for entry in entries
-        if entry.charge is not None and (entry.kind == _RESERVED or entry.purpose not in reserved)
-    ]
-
-
-@contextmanager
-def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection of its own, for this process alone, that holds the only right to write until it is left.
-
-    No log beside the file: what was committed is in the file itself, and cannot be lost with something else.
-    """
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=rw"
-        database = sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
-    except sqlite3.Error as error:
-        raise DpvalueError(f"the ledger {str(path)!r} cannot be opened: {error}") from None
-    try:
-        database.execute("PRAGMA journal_mode = DELETE")
-        database.execute("PRAGMA synchronous = EXTRA")
-        database.execute("BEGIN IMMEDIATE")
-        yield database
-        database.execute("COMMIT")
-    except sqlite3.DatabaseError as error:
-        raise DpvalueError(f"{str(path)!r} is not a ledger, or is damaged or locked: {error}") from None
-    finally:
-        database.close()  # what was not committed is undone
-
-
-def _whole(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
-    """The bytes of an entry, of which the first piece stands in it."""
-    if not isinstance(first, bytes) or len(first) < _MOST_BYTES:
-        return first
-    if not database.execute("SELECT name FROM sqlite_master WHERE name = 'pieces'").fetchone():
-        return first
-    found = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
-    return b"".join([first, *(piece for (piece,) in found if isinstance(piece, bytes))])
-
-
-def _start(terms: Terms) -> str:
-    """Where the chain starts: what the ledger is for, so that it cannot be changed unnoticed."""
-    return hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(terms)]).encode()).hexdigest()
-
-
-def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
-    content = hashlib.sha256(made).hexdigest()
-    return hashlib.sha256(json.dumps([previous, *map(str, row), content]).encode()).hexdigest()
-
-
-def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
-    """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
-    try:
-        stored = parse_json(str(text), what)
-        if kind is Terms and isinstance(stored, dict):
-            named = stored.get("parties")
-            parties = tuple(named) if isinstance(named, list) else named
-            stored = {**stored, "budget": build(Privacy, what, stored.get("budget")), "parties": parties}
-        return build(kind, what, stored)
-    except DpvalueError:  # not JSON, not an object, or not of its fields
-        raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
-
-
-def _keep(file: Path, head: str) -> None:
-    """Write a head file, whole or not at all."""
-    try:
-        write_whole(file, head.encode() + b"\n")
-    except OSError as error:
-        raise DpvalueError(f"the head file {str(file)!r} cannot be written: {error.strerror}") from None
-
-
-def _kept(file: Path) -> str:
-    if not file.is_file():
-        raise DpvalueError(f"there is no head file {str(file)!r}: without it an old copy of the ledger is not noticed")
-    return read_text(file).strip()
+    def _keep_head(self) -> None:
+        """Write the head file, while nobody else writes the ledger: a later head is never replaced by an earlier."""
+        if self._head_file is not None:
+            with self._open() as file:
+                keep_head(self._head_file, head_of(file))

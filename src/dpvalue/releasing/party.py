@@ -27,7 +27,8 @@ from dpvalue.errors import DpvalueError
 from dpvalue.models import Model
 from dpvalue.names import require_sendable
 from dpvalue.privacy.budget import Privacy
-from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.charges import charge_of
+from dpvalue.privacy.holders import Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.releasing.asking import Answering
@@ -61,7 +62,7 @@ class Party(Uncopied):
     within its budget. Not for a `simulation`, whose noise the server can remove.
 
     Args:
-        name: as the server knows it.
+        name: as the server knows it; with a ledger, that of its holder, or of one of its parties.
         X: its features, one row a record, in any form that `dpvalue.value` takes.
         y: its labels.
         persons: an id per row, for unit "person".
@@ -125,6 +126,8 @@ class Party(Uncopied):
             >>> party.answer(job).digest == party.answer(job).digest  # a round is answered once
             True
         """
+        if self.ledger is not None:
+            self.ledger.require_for(Holding((self.name,), self.person_column, holder=self.name), job.privacy)
         if request is None:
             request = job.first(int(self._alone().counts(job.privacy)[0][0]))
         require_answerable(job, request)
@@ -147,11 +150,13 @@ class Party(Uncopied):
 
             if self.ledger is None:
                 return Release.from_bytes(self._once(job, request, make))
-            charge = charge_of(contributions)
+            charge = charge_of(job.mechanism, contributions.units, job.privacy)
             ledger = self.ledger.under(purpose_of(job, self.asker))
-            ledger.require_for(rows.holding, job.privacy)
             ledger.reserve(job.rounds, charge)
-            return Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+            release = Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+            if release.party != self.name:
+                raise DpvalueError(f"this job was answered with this ledger before, as {release.party!r}")
+            return release
 
     def _alone(self) -> _Alone:
         groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
@@ -223,16 +228,3 @@ class Behind:
         """Return the rows of parties, ready to contribute."""
         rows: PrivateRows = parties.encode(self.encoding, self.dtype, engine.torch_device, self.privacy)
         return Contributions(self.model, rows, self.mechanism, engine, on_grid=self.is_secure)
-
-
-def charge_of(contributions: Contributions, releases: int = 1) -> Charge:
-    """Return what one round costs; `releases` are those that a person takes part in, where several parties hold it."""
-    mechanism = contributions.mechanism
-    return Charge(
-        law=mechanism.law,
-        noise_multiplier=mechanism.noise_multiplier,
-        releases=releases,
-        sensitivity=float(mechanism.sensitivity(contributions.units.cpu()).max()),
-        unit=mechanism.unit,
-        neighbours=mechanism.neighbours,
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
@@ -16,11 +16,11 @@ from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
 from dpvalue.planning.choice import Choice
-from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import Charge, charge_of
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.party import charge_of
 from dpvalue.valuation.estimates import FIELDS, Estimate
 
 
@@ -64,11 +64,10 @@ class Charging:
                     tensors[f"{field}.{place}"] = torch.from_numpy(getattr(estimates[name], field))
             return _packed(tensors)
 
-        whole = replace(self.charge, releases=releases * self.charge.releases)
         weights = [torch.from_numpy(positions) for positions in kinds.values()]
         judged = [utility.metric.name, str(utility.l2), *kinds] if kinds else []
         request = _digest([self.question, "walks", *judged], weights)
-        tensors = _unpacked(self.keeper.release(0, request, whole, packed))
+        tensors = _unpacked(self.keeper.release(0, request, self.charge.times(releases), packed))
         estimates = {
             name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
             for place, name in enumerate(kinds)
@@ -79,14 +78,15 @@ class Charging:
 def charging(
     keeper: Ledger | Checkpoint,
     choice: Choice,
+    privacy: Privacy,
     contributions: Contributions,
     encoding: Encoding,
     public: PublicSet,
     others: dict[str, object],
 ) -> Charging:
     """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
-    spent, mechanism = choice.spent, contributions.mechanism
-    charge = charge_of(contributions, spent.parties_per_person)
+    mechanism = contributions.mechanism
+    charge = charge_of(mechanism, contributions.units, privacy)
     facts = {
         **others,
         "model": choice.asked.digest(),

@@ -139,12 +139,14 @@ class Run:
 
     def kept_by(self, keeper: Ledger | Checkpoint) -> Run:
         """Return the run with its releases kept on disk; charged to a ledger, which raises if it protects others."""
-        assert self.settings.privacy is not None
+        privacy = self.settings.privacy
+        assert privacy is not None
         if isinstance(keeper, Ledger):
-            keeper.require_for(self.holding, self.settings.privacy)
+            keeper.require_for(self.holding, privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
         public = self.evaluate.public
-        return replace(self, charging=charging(keeper, self.choice, self.contributions, self.encoding, public, facts))
+        charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, public, facts)
+        return replace(self, charging=charged)
 
     def _value_round(
         self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints

@@ -1,0 +1,252 @@
+"""The file of a ledger: a SQLite file with a fixed schema, whose entries are a chain of digests.
+
+Every transaction compares the schema with the expected one, so that no trigger or view stands between what is written
+and what is read, and checks every digest. The chain starts at a random salt, the budget and whom it protects, and goes
+over every entry with its bytes. What was written is read again before it is committed.
+
+A digest is no signature: whoever may write the file can also make all digests anew, or put back an earlier file, or cut
+the last entries off. Only a head that was kept elsewhere tells.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from dpvalue.errors import DpvalueError
+from dpvalue.printable import one_line
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.holders import Terms
+from dpvalue.stored import TEXT, build, each, parse_json
+
+FORMAT_VERSION = 4
+ADDED, RESERVED, RELEASE = "parties", "reserved", "release"
+_WAIT_SECONDS = 600.0
+_MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9, and what is longer stands in pieces
+_COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
+_TABLES = (
+    "CREATE TABLE ledger (format INTEGER NOT NULL, terms TEXT NOT NULL, digest TEXT NOT NULL)",
+    """CREATE TABLE entries (
+    number INTEGER PRIMARY KEY,
+    kind TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    request TEXT NOT NULL,
+    charge TEXT NOT NULL,
+    time TEXT NOT NULL,
+    bytes BLOB NOT NULL,
+    digest TEXT NOT NULL,
+    UNIQUE (kind, purpose, round)
+)""",
+    """CREATE TABLE pieces (
+    entry INTEGER NOT NULL, piece INTEGER NOT NULL, bytes BLOB NOT NULL, PRIMARY KEY (entry, piece)
+)""",
+)
+Stored = TypeVar("Stored", "Charge", "Terms", Privacy)
+Row = tuple[int, str, str, int, str, str, str]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One row of the ledger; `digest` is over it, its bytes and the digest before it.
+
+    One that adds parties is free. One that reserves is charged for all rounds of a purpose (`round` says how many); the
+    releases of these rounds then cost nothing more.
+    """
+
+    number: int
+    kind: str
+    purpose: str
+    round: int
+    request: str
+    charge: Charge | None
+    time: str
+    digest: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """An open ledger, in a transaction that holds the only right to write; made by `open_file`.
+
+    Attributes:
+        path: the file.
+        terms: what the ledger is for.
+        entries: all of them, checked.
+    """
+
+    path: Path
+    terms: Terms
+    entries: tuple[Entry, ...]
+    _database: sqlite3.Connection
+
+    def content(self, entry: Entry) -> bytes:
+        """Return the bytes of an entry."""
+        (first,) = self._database.execute("SELECT bytes FROM entries WHERE number = ?", (entry.number,)).fetchone()
+        return _whole(self._database, entry.number, first)
+
+    def append(self, kind: str, purpose: str, round_: int, request: str, charge: Charge | None, made: bytes) -> None:
+        """Write an entry, and read it again; raises unless the file holds it and nothing else is new."""
+        text = json.dumps(None if charge is None else asdict(charge))
+        day = datetime.now(UTC).date().isoformat()  # the hour would tell how long private steps took
+        row: Row = (len(self.entries) + 1, kind, purpose, round_, request, text, day)
+        digest = _digest(_head(self.terms, self.entries), row, made)
+        pieces = [made[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(made), _MOST_BYTES)]
+        whole = (*row, made[:_MOST_BYTES], digest)
+        self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", whole)
+        for number, piece in enumerate(pieces, start=1):
+            self._database.execute("INSERT INTO pieces VALUES (?, ?, ?)", (row[0], number, piece))
+        (count,) = self._database.execute("SELECT count(*) FROM entries NOT INDEXED").fetchone()
+        written = self._database.execute(f"SELECT {_COLUMNS} FROM entries WHERE number = ?", row[:1]).fetchone()
+        if count != row[0] or written != whole or _whole(self._database, row[0], written[-2]) != made:
+            raise DpvalueError(f"the ledger {str(self.path)!r} did not keep an entry: nothing was released")
+
+
+def create_file(path: Path, terms: Terms) -> None:
+    """Make the file of a ledger without entries, readable by its owner alone; raises if there is a file already."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except (OSError, ValueError) as error:  # a name with a zero byte is a bad value
+        raise DpvalueError(f"the ledger {str(path)!r} cannot be made: {error}") from None
+    with _transaction(path) as database:
+        for statement in _TABLES:
+            database.execute(statement)
+        cells = FORMAT_VERSION, json.dumps(asdict(terms)), chain_start(terms)
+        database.execute("INSERT INTO ledger VALUES (?, ?, ?)", cells)
+
+
+@contextmanager
+def open_file(path: Path, terms: Terms | None = None) -> Iterator[LedgerFile]:
+    """Open a ledger, checked, with the only right to write until it is left; `terms` are what it must be for."""
+    with _transaction(path) as database:
+        _require_format(path, database)
+        rows = database.execute("SELECT terms, digest FROM ledger").fetchall()
+        if len(rows) != 1:
+            raise DpvalueError(f"{str(path)!r} is damaged: it must hold one budget, and holds {len(rows)}")
+        found = _parsed(Terms, rows[0][0], "its budget")
+        if chain_start(found) != rows[0][1] or found != (terms or found):
+            raise DpvalueError(f"the budget of the ledger {str(path)!r} has been altered")
+        yield LedgerFile(path, found, _read_entries(path, found, database), database)
+
+
+def head_of(file: LedgerFile) -> str:
+    """Return the head of the chain: the number of entries and the last digest."""
+    return f"{len(file.entries)}:{_head(file.terms, file.entries)}"
+
+
+def chain_start(terms: Terms) -> str:
+    """Return where the chain starts: what the ledger is for, so that it cannot be changed unnoticed."""
+    return hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(terms)]).encode()).hexdigest()
+
+
+@contextmanager
+def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection of its own, for this process alone, that holds the only right to write until it is left.
+
+    No log beside the file: what was committed is in the file itself, and cannot be lost with something else.
+    """
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=rw"
+        database = sqlite3.connect(uri, timeout=_WAIT_SECONDS, isolation_level=None, uri=True)
+    except sqlite3.Error as error:
+        raise DpvalueError(f"the ledger {str(path)!r} cannot be opened: {error}") from None
+    try:
+        for pragma in ("trusted_schema = OFF", "cell_size_check = ON", "journal_mode = DELETE", "synchronous = EXTRA"):
+            database.execute(f"PRAGMA {pragma}")
+        database.execute("BEGIN IMMEDIATE")
+        yield database
+        database.execute("COMMIT")
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged schema SQLite quotes bytes that are no text
+        raise DpvalueError(f"{str(path)!r} is not a ledger, or is damaged or locked: {one_line(str(error))}") from None
+    finally:
+        database.close()  # what was not committed is undone
+
+
+def _require_format(path: Path, database: sqlite3.Connection) -> None:
+    """Raise unless the file holds the tables of a ledger of this format, and nothing else."""
+    schema = _schema(database)
+    if ("table", "ledger") not in {(kind, name) for kind, name, *_ in schema}:
+        raise DpvalueError(f"{str(path)!r} holds no ledger: it was emptied, or is something else")
+    versions = database.execute("SELECT format FROM ledger").fetchall()
+    if versions and versions != [(FORMAT_VERSION,)]:
+        raise DpvalueError(
+            f"{str(path)!r} must be a ledger of format {FORMAT_VERSION}, got {versions[0][0]}: CHANGELOG.md says how "
+            "the spending of an older one is carried over"
+        )
+    if schema != _expected():
+        raise DpvalueError(
+            f"the ledger {str(path)!r} has been altered: it must hold the tables of a ledger and nothing else, no "
+            "trigger, view or index"
+        )
+
+
+def _schema(database: sqlite3.Connection) -> list[tuple[str, ...]]:
+    return sorted(database.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"), key=repr)
+
+
+@cache
+def _expected() -> list[tuple[str, ...]]:
+    """What SQLite says of the tables of a ledger."""
+    with closing(sqlite3.connect(":memory:")) as database:
+        for statement in _TABLES:
+            database.execute(statement)
+        return _schema(database)
+
+
+def _read_entries(path: Path, terms: Terms, database: sqlite3.Connection) -> tuple[Entry, ...]:
+    """All entries; raises unless each has the digest that the chain gives it."""
+    entries: list[Entry] = []
+    rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
+    for place, (*row, first, digest) in enumerate(rows.fetchall(), start=1):
+        made = _whole(database, place, first)
+        number, kind, purpose, round_, request, charge, time = row
+        intact = isinstance(made, bytes) and number == place
+        if not intact or _digest(_head(terms, entries), tuple(row), made) != digest:
+            raise DpvalueError(f"entry {place} of the ledger {str(path)!r} has been altered, or is missing")
+        names: list[str] = []
+        if kind == ADDED:
+            names = parse_json(made.decode(errors="replace"), f"entry {place}")
+            each(TEXT)(f"entry {place}", names)
+        cost = None if kind == ADDED else _parsed(Charge, charge, f"entry {place}")
+        entries.append(Entry(number, kind, purpose, round_, request, cost, time, digest, tuple(names)))
+    return tuple(entries)
+
+
+def _whole(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
+    """The bytes of an entry, of which the first piece stands in it."""
+    if not isinstance(first, bytes) or len(first) < _MOST_BYTES:
+        return first
+    found = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
+    return b"".join([first, *(piece for (piece,) in found if isinstance(piece, bytes))])
+
+
+def _head(terms: Terms, entries: tuple[Entry, ...] | list[Entry]) -> str:
+    return entries[-1].digest if entries else chain_start(terms)
+
+
+def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
+    content = hashlib.sha256(made).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *map(str, row), content]).encode()).hexdigest()
+
+
+def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
+    """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
+    try:
+        stored = parse_json(str(text), what)
+        if kind is Terms and isinstance(stored, dict):
+            named = stored.get("parties")
+            parties = tuple(named) if isinstance(named, list) else named
+            stored = {**stored, "budget": build(Privacy, what, stored.get("budget")), "parties": parties}
+        return build(kind, what, stored)
+    except DpvalueError:  # not JSON, not an object, or not of its fields
+        raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
