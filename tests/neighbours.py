@@ -29,6 +29,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from decimal import Decimal, localcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -46,6 +48,7 @@ from typer.main import get_command
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
+from dpvalue.data.readable import LONGEST_CELL, MOST_MARKS
 from dpvalue.models import Described
 from dpvalue.planning.choice import choose
 from dpvalue.releasing.contributions import Contributions
@@ -65,10 +68,13 @@ ODD_SITES = ('the "old" site', "a, b; c", '12"')
 
 @dataclass(frozen=True)
 class Scenario:
-    """A kind of job: its format, what is protected, and the options that it is run with."""
+    """A kind of job: its format, what is protected, and the options that it is run with.
+
+    `types` says of which type of Arrow each column is; a cell that the type cannot hold is missing.
+    """
 
     name: str
-    format: str  # csv, csv.gz, parquet, npz, pandas, polars, arrays
+    format: str  # csv, csv.gz, parquet, npz, pandas, polars, arrow, arrays
     unit: str = "record"
     columns: tuple[str, ...] = ("site", *FEATURES, "label")
     files: int = 1
@@ -78,6 +84,7 @@ class Scenario:
     spread: int = 1
     regression: bool = False
     sites: tuple[str, ...] = SITES
+    types: dict[str, str] = field(default_factory=dict, hash=False)
     settings: dict[str, Any] = field(default_factory=dict, hash=False)
 
     @property
@@ -96,6 +103,14 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(14, 4), nn.Tanh(), nn.Linear(4, 2))
 
 
+TYPES = {
+    "age": "decimal", "grade": "binary", "town": "string", "member": "dictionary", "day": "timestamp",
+    "label": "dictionary", "site": "large_string", "who": "string",
+}  # fmt: skip
+OTHERS = {
+    "age": "string", "grade": "string_view", "town": "dictionary", "member": "binary", "day": "string",
+    "label": "string", "site": "string", "who": "large_string",
+}  # fmt: skip
 ROWS, BY_FILE, BY_PERSON = (*FEATURES, "label"), (*FEATURES, "who", "label"), (*FEATURES, "label", "who", "site")
 SCENARIOS = (
     Scenario("rows of a CSV, one number", "csv", "party", ROWS, grouped=False, options=LAPLACE),
@@ -113,6 +128,11 @@ SCENARIOS = (
              options=LAPLACE),
     Scenario("records of a Parquet", "parquet", options=ALL),
     Scenario("records of several Parquet", "parquet", files=3, columns=ROWS, options=ALL),
+    Scenario("records of typed columns", "parquet", options=ALL, types=TYPES),
+    Scenario("persons of typed columns", "parquet", "person", BY_PERSON, spread=2, types=OTHERS,
+             options=("--person", "who", "--parties-per-person", "2", *ALL)),
+    Scenario("persons of a table of Arrow", "arrow", "person", BY_PERSON, types=TYPES,
+             settings={"preprocess": "columns", "persons": "who", **WHOLE}),
     Scenario("rows of an NPZ", "npz", "party", ROWS, grouped=False, options=ALL),
     Scenario("records of an NPZ, one number", "npz", options=("--neighbours", "replace", *LAPLACE)),
     Scenario("the paper's correlated noise", "csv", "party", options=("--schedule", "optimal", "--permutations", "4")),
@@ -164,6 +184,8 @@ def base_world(scenario: Scenario, seed: int) -> World:
         record["site"] = site
         person = number // 6 * 3 + number % 3 if scenario.spread == 1 else number // 6 * 2 + number % 2
         record["who"] = [f"{person:03d}", person, f"P{person}"][person % 3]
+        if scenario.types and number in (7, 11):
+            record["who"] = "NA"  # a row of nobody
         files[number % 3 if scenario.files > 1 else 0].append(record)
     return World(tuple(tuple(one) for one in files))
 
@@ -193,13 +215,19 @@ def public_rows(scenario: Scenario) -> list[Record]:
     return rows
 
 
+GIANT = "9" * (LONGEST_CELL + 1)
+STACK = "a" + "\u0316\u0300" * MOST_MARKS
 NASTY: tuple[Any, ...] = (
     "", None, "maybe", "1e400", "-1e999", "inf", "NaN", "NA", "?", 5, 2, 2.0, 2.5, 1e300, -1e-300, -0.0, True, False,
     "TRUE", "true", "2.0", " 2 ", "+2", "007", "0", "1", "9", "x", "new", "s2", "Zu\u0308rich", "Z\u00fcrich", "\u202e",
     "\x1b[31m", "=1+1", "'", '"', '""', '"open', 'close"', "a,b", "a;b", "a\tb", "\r", "\x00", "\ufffd", "x" * 2000,
     10**18, float(2**53), 2**70, "9007199254740993.0", datetime.date(1999, 12, 31), "2024-02-01 00:00:00",
     datetime.datetime(2024, 2, 1, 10, 30), "1_000", "0x1F", "\u0661", "[red]", "<b>", "%s", "\\", "nan,nan", 1e-310,
+    b"\xff\xfe", b"Z\xfcrich", b"NA", b"7", GIANT, STACK, "\u0f73" * 99, b"9" * (LONGEST_CELL + 1), -(2**62), 2**45,
 )  # fmt: skip
+
+
+NOBODY = (None, "", 2.0**60, "NA", GIANT, STACK, b"NA")
 
 
 def changed(world: World, scenario: Scenario, generator: np.random.Generator) -> tuple[World, Any]:
@@ -279,9 +307,11 @@ def _changed_person(world: World, scenario: Scenario, generator: np.random.Gener
     person = everyone[int(generator.integers(len(everyone)))]
     new = next(record for file in world.files for record in file if _person(record) == person)
     assert not isinstance(new, bytes)
-    name = (
-        new["who"] if generator.random() < 0.5 else str(generator.choice(["0099", "zz", "P 1", "12345678901234567890"]))
-    )
+    name = new["who"]
+    if generator.random() >= 0.5:
+        ids: list[Any] = ["0099", "zz", "P 1", "12345678901234567890"]
+        ids += [b"P\xff", b"zz"] if scenario.types else []
+        name = ids[int(generator.integers(len(ids)))]
     files = []
     for file in world.files:
         homes = sorted({r["site"] for r in file if not isinstance(r, bytes) and _person(r) == person})
@@ -295,7 +325,7 @@ def _changed_person(world: World, scenario: Scenario, generator: np.random.Gener
                 elif number:
                     how = generator.random()
                     if how < 0.2:
-                        record["who"] = [None, "", 2.0**60, "NA"][int(generator.integers(4))]
+                        record["who"] = NOBODY[int(generator.integers(len(NOBODY)))]
                     elif how < 0.4 and scenario.is_text:
                         spoilt = _malformed(record, scenario, generator)
                         others.insert(int(generator.integers(len(others) + 1)), spoilt)
@@ -306,6 +336,8 @@ def _changed_person(world: World, scenario: Scenario, generator: np.random.Gener
 
 
 def _text(cell: Any) -> str:
+    if isinstance(cell, bytes):
+        return cell.decode("utf-8", errors="replace")
     return "" if cell is None else str(cell)
 
 
@@ -326,7 +358,60 @@ def _typed(cells: list[Any]) -> pa.Array:
         return pa.array(cells)
     if kinds <= {int, float, bool}:
         return pa.array([None if cell is None else float(cell) for cell in cells])
-    return pa.array([None if cell is None else str(cell) for cell in cells])
+    return _strings(cells, "string")
+
+
+def _strings(cells: list[Any], kind: str) -> pa.Array:
+    """Texts, or bytes, as they are: nothing checks that they are UTF-8."""
+    raw = [_raw(cell) for cell in cells]
+    if kind == "dictionary":
+        known = list(dict.fromkeys(cell for cell in raw if cell is not None))
+        places = pa.array([None if cell is None else known.index(cell) for cell in raw], type=pa.int32())
+        return pa.DictionaryArray.from_arrays(places, _strings(known, "string"))
+    large = kind == "large_string"
+    stored = pa.array(raw, type=pa.large_binary() if large else pa.binary())
+    if kind == "binary":
+        return stored
+    holds, offsets, letters = stored.buffers()
+    made = (pa.LargeStringArray if large else pa.StringArray).from_buffers(len(raw), offsets, letters, holds)
+    return made.cast("string_view") if kind == "string_view" else made
+
+
+def _raw(cell: Any) -> bytes | None:
+    if cell is None or isinstance(cell, bytes):
+        return cell
+    return str(cell).encode("utf-8", errors="surrogatepass")
+
+
+def _as_type(cells: list[Any], kind: str) -> pa.Array:
+    """A column of a type of Arrow, whatever the cells are; one that it cannot hold is missing."""
+    if kind == "timestamp":  # in seconds: most whole numbers are years that Python has no dates for
+        return pa.array([_seconds(cell) for cell in cells], type=pa.int64()).cast(pa.timestamp("s"))
+    if kind == "decimal":
+        return pa.array([_decimal(cell) for cell in cells], type=pa.decimal256(76, 6))
+    return _strings(cells, kind)
+
+
+def _seconds(cell: Any) -> int | None:
+    if type(cell) is int:
+        return cell if abs(cell) < 2**52 else None  # more, and its writer would stop
+    if not isinstance(cell, datetime.date):
+        return None
+    moment = cell if isinstance(cell, datetime.datetime) else datetime.datetime(cell.year, cell.month, cell.day)
+    return int(moment.replace(tzinfo=datetime.UTC).timestamp())
+
+
+def _decimal(cell: Any) -> Decimal | None:
+    if not isinstance(cell, int | float) or not abs(cell) < 1e60:
+        return None
+    with localcontext(prec=76):
+        return Decimal(cell).quantize(Decimal("1e-6"))
+
+
+def _table(columns: dict[str, list[Any]], scenario: Scenario) -> pa.Table:
+    types = scenario.types
+    made = {name: _as_type(cells, types[name]) if types else _typed(cells) for name, cells in columns.items()}
+    return pa.table(made)
 
 
 def write(records: tuple[Record | bytes, ...], path: Path, scenario: Scenario) -> None:
@@ -338,7 +423,7 @@ def write(records: tuple[Record | bytes, ...], path: Path, scenario: Scenario) -
         return
     columns = {name: [record[name] for record in records if not isinstance(record, bytes)] for name in scenario.columns}
     if scenario.format == "parquet":
-        parquet.write_table(pa.table({name: _typed(cells) for name, cells in columns.items()}), path)
+        parquet.write_table(_table(columns, scenario), path)
     else:
         np.savez(path, **{name: _array(cells) for name, cells in columns.items()})
 
@@ -435,7 +520,7 @@ def observe(world: World, scenario: Scenario, folder: Path, memo: Memo) -> Seen:
     try:
         with _held_fixed(memo) as noted, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            in_memory = scenario.format in ("pandas", "polars", "arrays")
+            in_memory = scenario.format in ("pandas", "polars", "arrow", "arrays")
             outside = (_in_memory if in_memory else _from_files)(world, scenario, folder)
     finally:
         root.removeHandler(handler)
@@ -492,8 +577,8 @@ def _in_memory(world: World, scenario: Scenario, folder: Path) -> dict[str, Any]
         test: Any = (X_public, np.array(public["label"]))
         settings |= {"groups": columns["site"]}
     else:
-        make = pd.DataFrame if scenario.format == "pandas" else _polars
-        given, test = make(columns), make(public)
+        make: Any = {"pandas": pd.DataFrame, "polars": _polars, "arrow": partial(_table, scenario=scenario)}
+        given, test = make[scenario.format](columns), make[scenario.format](public)
         settings |= {"groups": "site", "target": "label"}
     told: dict[str, Any] = {}
     try:

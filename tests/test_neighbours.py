@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.data import files, lines
+from dpvalue.data import conversions, files, lines, readable
 from dpvalue.data.columns import Column
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.rows import _Rows
@@ -138,6 +138,29 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dpv.Parties, "_encoded", planted)
 
 
+def decoding_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One text that is not UTF-8, and all of its block are read in another way, as Arrow itself would have it."""
+
+    def planted(cells: list[bytes | None]) -> list[str | None]:
+        try:
+            return [None if cell is None else cell.decode() for cell in cells]
+        except UnicodeDecodeError:
+            return [None if cell is None else str(cell) for cell in cells]
+
+    monkeypatch.setattr(conversions, "_decoded", planted)
+
+
+def refusing_giants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that is too long stops the run."""
+
+    def planted(cell: str) -> bool:
+        if len(cell) > readable.LONGEST_CELL:
+            raise dpv.DpvalueError("a cell is too long")
+        return True
+
+    monkeypatch.setattr(readable, "is_readable", planted)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "name"),
@@ -156,6 +179,11 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> None:
         (comparing_rows, "persons of a pandas frame, described"),
         (counting_valid_rows, "records of a regression, described"),
         (adding_in_any_order, "persons of several CSV, described"),
+        (decoding_together, "records of typed columns"),
+        (decoding_together, "persons of typed columns"),
+        (decoding_together, "persons of a table of Arrow"),
+        (refusing_giants, "persons of a CSV"),
+        (refusing_giants, "persons of typed columns"),
         (telling, "parties of arrays, described"),
         (telling, "rows of an NPZ"),
         (telling, "parties of arrays"),
