@@ -23,7 +23,8 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.cli import app
+from dpvalue.cli import app, common
+from dpvalue.data.metrics import METRICS
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 FILES = ["report.html", "run.json", "run.toml", "table.safetensors", "values.csv"]
@@ -468,6 +469,77 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_metric_is_an_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a run, of what is kept of it, and of other values: on the terminal, in files and on the page."""
+    monkeypatch.chdir(folder)
+    basic = ("run", "train.csv", "--test", "test.csv", "--target", "label", "--permutations", "50")
+    done = here(*basic, "--metric", "auc", "--model", "logistic", "--epsilon", "8", "--out", "by-auc", "--force")
+    assert done.exit_code == 0, done.output
+    assert "classification, logistic model, metric auc" in done.output
+    assert "utility: AUC, on 150 public rows" in done.output
+    options = tomllib.loads((folder / "by-auc" / "run.toml").read_text())
+    assert (options["metric"], options["model"], options["preprocess"]) == ("auc", "logistic", "columns")
+    assert "Utility: AUC, on 150 public rows. Values: shapley;" in (folder / "by-auc" / "report.html").read_text()
+    values = pd.read_csv("by-auc/values.csv")["shapley"]
+    table, (X, y) = dpv.load("by-auc/table.safetensors"), public_of(folder)
+    assert isinstance(table, dpv.Table)
+    expected = table.value(dpv.Utility(X, y, metric="auc"), permutations=50, progress=False)
+    np.testing.assert_allclose(values, expected.values["shapley"], rtol=1e-6)
+
+    again = here("revalue", "by-auc", "--metric", "balanced_accuracy")
+    assert again.exit_code == 0, again.output
+    other = folder / "by-auc" / "revalue-shapley-test-balanced_accuracy"
+    assert tomllib.loads((other / "run.toml").read_text())["metric"] == "balanced_accuracy"
+    assert "utility: balanced accuracy, on 150 public rows" in again.output
+    same = here("revalue", "by-auc", "--out", "same")  # without a metric it is that of the run
+    assert same.exit_code == 0, same.output
+    np.testing.assert_allclose(pd.read_csv("same/values.csv")["shapley"], values, rtol=1e-6)
+    refused = here("revalue", "by-auc", "--metric", "mae", "--out", "none")
+    assert "model logistic is of classification, metric mae is of regression" in refused.stderr
+    for arguments, message in (
+        (("--metric", "f1"), "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2; got 'f1'"),
+        (("--metric", "r2"), "the target 'label' of test.csv must be numbers for regression"),
+        (("--preprocess", "numbers"), "the column 'town' of the public file does not hold numbers: preprocess "
+         "'numbers' takes no other columns, 'columns' encodes them"),
+    ):  # fmt: skip
+        done = here(*basic, *arguments, "--out", "none", "--force")
+        assert (done.exit_code, done.stderr) == (2, f"error: {message}\n")
+    assert not (folder / "none").exists()
+
+
+def public_of(folder: Path) -> tuple[pd.DataFrame, pd.Series[str]]:
+    frame = pd.read_csv(folder / "test.csv", sep=";")
+    return frame.drop(columns="label"), frame["label"]
+
+
+def test_the_metrics_of_the_help_are_those_that_there_are() -> None:
+    assert common.METRICS.replace(" (default)", "").split(", ") == list(METRICS)
+
+
+@pytest.mark.slow
+def test_numbers_as_they_are_and_a_metric_that_says_the_task(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grades from 0 to 4 would be classes: by a metric of numbers they are numbers."""
+    monkeypatch.chdir(folder)
+    for name, rows in (("grades", 90), ("public", 120)):
+        X = np.random.default_rng(rows).normal(size=(rows, 2))
+        grade = np.clip(np.rint(2 + X @ [1.0, -0.5]), 0, 4).astype(int)
+        pd.DataFrame({"a": X[:, 0], "b": X[:, 1], "grade": grade}).to_csv(f"{name}.csv", index=False)
+    basic = ("run", "grades.csv", "--test", "public.csv", "--target", "grade", "--permutations", "20", "--force")
+    done = here(*basic, "--metric", "mae", "--preprocess", "numbers", "--epsilon", "8", "--out", "a")
+    assert done.exit_code == 0, done.output
+    assert "120 rows, 2 numeric columns as they are; regression, linear model, metric mae" in done.output
+    table = dpv.load("a/table.safetensors")
+    assert isinstance(table, dpv.Table)
+    assert table.encoding.schema == [
+        {"name": name, "missing": pytest.approx(pd.read_csv("public.csv")[name].median()), "mean": 0.0, "scale": 1.0}
+        for name in ("a", "b")
+    ]
+    judged = "none, as scores are valued by their sum" if table.is_score else "mean absolute error, negated, on 120"
+    assert f"utility: {judged}" in done.output
+    assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification, as its target shows") == 1
+
+
+@pytest.mark.slow
 def test_the_game_is_an_option(folder: Path) -> None:
     made(120, 1).assign(site=np.repeat(["a", "b", "c"], 40)).to_csv(folder / "sites.csv", index=False)
     basic = ("run", "sites.csv", "--test", "test.csv", "--target", "label", "--group", "site", "--unit", "record")
@@ -517,7 +589,7 @@ def test_help_fits_a_screen_and_has_an_example(command: str, tmp_path: Path) -> 
     done = dpvalue(*command.split(), "--help", cwd=tmp_path)
     assert done.returncode == 0
     lines = done.stdout.splitlines()
-    assert len(lines) <= 45
+    assert len(lines) <= 50
     assert max(map(len, lines)) <= 80
     assert "\\[" not in done.stdout
     if command not in ("", "ledger"):

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +108,39 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
     assert "not compared: revalue-banzhaf-public" in alike.output
     again = here("run", "--config", "results/run.toml", "--out", "more")
     assert "these are the options of a study" in again.stderr
+
+
+@pytest.mark.slow
+def test_the_metric_of_a_study_is_that_of_its_recipe_or_another(files: Files) -> None:
+    made = here("job", "--test", "public.csv", "--target", "label", "--parties", "4", "--metric", "auc")
+    assert made.exit_code == 0, made.output
+    assert "(by the loss)" in made.output  # what the plan has rehearsed
+    assert "to the bit" in here("job", "verify", "study.job").output
+    for name in files.sizes:
+        here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
+        here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")
+    releases = [f"{name}.release" for name in files.sizes]
+    for given, judged in (((), "AUC"), (("--metric", "accuracy"), "accuracy")):
+        folder = Path(f"by-{judged}")
+        valued = here("value", "study.job", *releases, *given, "--out", folder)
+        assert valued.exit_code == 0, valued.output
+        assert f"utility: {judged}, on 120 public rows" in valued.output
+        assert tomllib.loads((folder / "run.toml").read_text())["metric"] == judged.lower()
+        verified = here("verify", folder, "--test", "public.csv")
+        assert (verified.exit_code, f"metric {judged.lower()}" in verified.output) == (0, True), verified.output
+    for other, message in (("auc", "run.json, values.metric: "), ("r2", "does not fit a classification model")):
+        shutil.copytree("by-accuracy", other)
+        for path in (Path(other) / "run.json", Path(other) / "run.toml"):
+            path.write_text(re.sub(r'(metric = \\?")accuracy', rf"\g<1>{other}", path.read_text()))
+        verified = here("verify", other, "--test", "public.csv")
+        assert verified.exit_code == 1, verified.output
+        assert message in verified.output
+    refused = here("value", "study.job", *releases, "--metric", "r2", "--out", "none")
+    assert (
+        refused.stderr == "error: metric 'r2' does not fit a classification model; these do: loss, accuracy, "
+        "balanced_accuracy, auc\n"
+    )
+    assert not Path("none/values.csv").exists()
 
 
 def test_with_keys_and_a_roster(files: Files) -> None:

@@ -90,7 +90,7 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"engine": "cpu"}, "engine must be an Engine, such as Local"),
         (
             {"preprocess": "standard"},
-            "preprocess must be a scikit-learn transformer, 'columns' or None; got 'standard'",
+            "preprocess must be columns, numbers, a scikit-learn transformer or None; got 'standard'",
         ),
     ],
 )

@@ -172,6 +172,23 @@ def test_the_schema_is_that_of_the_public_file() -> None:
     assert str(schema) == "3 numeric and 1 categorical columns"
 
 
+def test_numbers_may_be_taken_as_they_are() -> None:
+    """In Python and from files: a missing number is the public median, and texts are refused."""
+    public = pd.DataFrame({"n": [0.0, 2.0, np.nan, 7.0], "k": [7, 7, 7, 8]})
+    found = Schema(scaled=False).fit(public).transform(public)
+    np.testing.assert_array_equal(found, [[0, 7], [2, 7], [2, 7], [7, 8]])
+    assert np.isnan(Schema(scaled=False).fit(public).transform(pd.DataFrame({"n": ["oops"], "k": [1]}))).all()
+    labels = np.array([0, 1, 0, 1])
+    encoding = dpv.Utility(public, labels).encoding("logistic", "numbers")
+    np.testing.assert_array_equal(encoding.features(public, "rows"), found)
+    with pytest.raises(
+        dpv.DpvalueError, match="the column 't' of the public file does not hold numbers: preprocess 'n"
+    ):
+        dpv.Utility(public.assign(t=list("abab")), labels).encoding("logistic", "numbers")
+    with pytest.raises(dpv.DpvalueError, match="preprocess='numbers' is for frames"):
+        dpv.Utility(np.zeros((4, 2)), labels).encoding("logistic", "numbers")
+
+
 def test_what_a_schema_cannot_take() -> None:
     names = pd.DataFrame({"name": [f"person {i}" for i in range(60)]})
     with pytest.raises(dpv.DpvalueError, match=r"column 'name' holds 60 different texts.*--drop name"):
@@ -207,7 +224,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
     given: dict[str, Any] = {
         "train": ["a.csv", "b \"quoted\".csv", "\U0001f600\\u\x7f\n.csv"], "test": "päth.csv", "target": "label",
         "epsilon": 2, "drop": ["x"], "semivalue": ["beta(4,1)", "loo"], "unit": "record", "seed": 7,
-        "schedule": "lagged",
+        "schedule": "lagged", "model": "linear", "metric": "r2", "preprocess": "numbers",
     }  # fmt: skip
     config = make_config(given)
     (tmp_path / "run.toml").write_text(config.to_toml(), encoding="utf-8")
@@ -226,6 +243,13 @@ def test_options_survive_toml(tmp_path: Path) -> None:
         ({"target": None}, "target must be"),
         ({"unit": "person"}, "person must be given for unit person: the column of persons' ids"),
         ({"task": "sorting"}, "task must be one of"),
+        ({"model": "cnn"}, "model must be one of auto, logistic, linear; got 'cnn'"),
+        ({"metric": "f1"}, "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2; got 'f1'"),
+        ({"preprocess": "scaled"}, "preprocess must be one of columns, numbers; got 'scaled'"),
+        (
+            {"model": "linear", "metric": "auc"},
+            "must be of one task: model linear is of regression, metric auc is of classification",
+        ),
         ({"head": "kept"}, "head goes with a ledger"),
         ({"ledger": "x", "private": False}, "ledger must not be given without privacy"),
         ({"train": ["a", "b"], "group": "g"}, "group must not be given with several files"),
@@ -348,7 +372,9 @@ def test_frames_with_texts_from_python(kind: str) -> None:
     result = dpv.value(*data, **settings)
     assert result.table.n == 40
     assert np.isfinite(result.values["shapley"]).all()
-    with pytest.raises(dpv.DpvalueError, match="preprocess must be a scikit-learn transformer, 'columns' or None"):
+    with pytest.raises(
+        dpv.DpvalueError, match="preprocess must be columns, numbers, a scikit-learn transformer or None"
+    ):
         dpv.value(*data, **{**settings, "preprocess": "rows"})
     with pytest.raises(dpv.DpvalueError, match="preprocess='columns' is for frames"):
         dpv.value((np.zeros((4, 1)), [0, 1, 0, 1]), (np.zeros((4, 1)), [0, 1, 0, 1]), preprocess="columns")

@@ -35,6 +35,8 @@ class SafeConsole(Console):
 
 out = SafeConsole()
 
+METRICS = "loss (default), accuracy, balanced_accuracy, auc, mse, mae, r2"
+"""The names of metrics in help texts, which load no torch."""
 CHECK_ADVICE = (
     "A private row that cannot be read counts for nothing, and nobody is told; `dpvalue check` lists such rows for "
     "whoever holds the file."

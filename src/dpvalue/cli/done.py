@@ -20,6 +20,7 @@ def show_done(done: Done, finding: str = "") -> None:
     out.print(_grid(done, name))
     if done.record.values is not None:
         out.print("\n".join(done.record.values.verdict), markup=False)
+        out.print(f"utility: {done.record.values.utility}", markup=False)
         out.print()
     known = done.record.detection
     if known is not None:

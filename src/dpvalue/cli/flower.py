@@ -135,7 +135,7 @@ def flower_run(
             }  # fmt: skip
             sent = _conducted(link, job, out_, config)
             out.print(f"{sent} messages were sent, one for each party and round")
-            value_releases(job, [], out_, test, roster, key, (), pay)
+            value_releases(job, [], out_, test, roster, key, pay=pay)
 
 
 def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.common import app, argument, failing_clearly, option, out
+from dpvalue.cli.common import METRICS, app, argument, failing_clearly, option, out
 
 if TYPE_CHECKING:
     from dpvalue.releasing.job import Job
@@ -36,6 +36,9 @@ def job(
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     task: Annotated[str, option("classification or regression; else inferred.")] = "auto",
+    model: Annotated[str, option("logistic or linear; else by the task.")] = "auto",
+    metric: Annotated[str, option(f"{METRICS}.")] = "loss",
+    preprocess: Annotated[str, option("columns (default), or numbers as they are.")] = "columns",
     classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
     drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
     seed: Annotated[int, option("Seed of public randomness.")] = 0,
@@ -58,7 +61,8 @@ def job(
         given: dict[str, Any] = {
             "test": test, "target": target, "epsilon": epsilon, "unit": unit, "delta": delta, "seed": seed,
             "neighbours": neighbours, "parties_per_person": parties_per_person, "semivalue": semivalue or ["shapley"],
-            "task": task, "classes": [] if classes is None else classes.split(","), "drop": drop or [],
+            "task": task, "model": model, "metric": metric, "preprocess": preprocess,
+            "classes": [] if classes is None else classes.split(","), "drop": drop or [],
             "sizes": _sizes(sizes, parties, test),
         }  # fmt: skip
         _require_new(out_)

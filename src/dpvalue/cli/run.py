@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, option, out
+from dpvalue.cli.common import CHECK_ADVICE, METRICS, app, argument, failing_clearly, option, out
 from dpvalue.cli.done import show_done
 from dpvalue.errors import DpvalueError
 
@@ -40,6 +40,9 @@ def run(
     neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
     mechanism: Annotated[Text, option("auto (default), gaussian or laplace.")] = None,
     task: Annotated[Text, option("classification or regression; else inferred.")] = None,
+    model: Annotated[Text, option("logistic or linear; else by the task.")] = None,
+    metric: Annotated[Text, option(f"{METRICS}.")] = None,
+    preprocess: Annotated[Text, option("columns (default), or numbers as they are.")] = None,
     classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
     drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
     truth: Annotated[Text, option("Column of 0 and 1: a known answer to compare with.")] = None,
@@ -64,7 +67,7 @@ def run(
         "train": train, "test": test, "target": target, "epsilon": epsilon, "group": group, "unit": unit,
         "person": person, "parties_per_person": parties_per_person, "semivalue": semivalue, "game": game,
         "schedule": schedule, "permutations": permutations, "delta": delta, "neighbours": neighbours,
-        "mechanism": mechanism, "task": task,
+        "mechanism": mechanism, "task": task, "model": model, "metric": metric, "preprocess": preprocess,
         "classes": None if classes is None else classes.split(","), "drop": drop, "truth": truth,
         "private": False if no_privacy else None, "ledger": ledger, "head": head, "purpose": purpose, "seed": seed,
         "pay": pay,
@@ -131,8 +134,12 @@ def _show(job: Job, plan: Plan | None) -> None:
             f"Make {config.group!r} the first or the last column of a text file: elsewhere, a quote or a separator too "
             "many in a line may move it to another party."
         )
-    inferred = "" if config.task != "auto" else ", as its target shows"
-    out.print(f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model", markup=False)
+    inferred = "" if config.fixed_task is not None else ", as its target shows"
+    out.print(
+        f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model, metric "
+        f"{config.metric}",
+        markup=False,
+    )
     if plan is None:
         out.print("no differential privacy: values, table and report will expose the private rows")
     else:
@@ -160,6 +167,7 @@ def revalue(
     folder: Annotated[Path, argument()],
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     test: Annotated[Path | None, option("Another public file to judge by.")] = None,
+    metric: Annotated[Text, option("Another metric, as in dpvalue run.")] = None,
     pay: Annotated[float | None, option("An amount to share by value.")] = None,
     out_: Annotated[Path | None, option("Where to write; a folder inside by default.", "--out")] = None,
     overwrite: Annotated[bool, option("Replace results in that folder.", "--overwrite")] = False,
@@ -168,7 +176,7 @@ def revalue(
 
     FOLDER is one that dpvalue run has written.
 
-    Example: dpvalue revalue results --semivalue banzhaf --test other.csv --pay 100000
+    Example: dpvalue revalue results --metric auc --test other.csv --pay 100000
     """
     with failing_clearly():
         from dpvalue.jobs.execute import revalue as value_again
@@ -178,11 +186,11 @@ def revalue(
         from dpvalue.progress import reporting
 
         kinds = tuple(semivalue or ())
-        place = out_ or revalue_place(open_folder(folder), kinds, test)
+        place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
         with held(place), reporting(progress=True) as tell:
             if out_ is not None:
                 require_free(out_, overwrite)
-            show_done(value_again(open_folder(folder), place, kinds, test, tell, pay))
+            show_done(value_again(open_folder(folder), place, kinds, test, tell, pay, metric))
 
 
 @app.command()

@@ -32,6 +32,7 @@ def value(
     roster: Annotated[Path | None, option("roster.toml: names and keys of the parties.")] = None,
     key: Annotated[Path | None, option("The key that the job was signed with.")] = None,
     semivalue: Annotated[list[str] | None, option("Others than the job's.")] = None,
+    metric: Annotated[str | None, option("Another than the job's, as in dpvalue job.")] = None,
     pay: Annotated[float | None, option("An amount to share by value.")] = None,
 ) -> None:
     """Value what parties have released for a job. Late answers are added to what is there, and all is valued again.
@@ -44,7 +45,8 @@ def value(
         from dpvalue.locks import held
 
         with held(out_):
-            value_releases(job, releases or [], out_, test, roster, key, tuple(semivalue or ()), pay)
+            changes = {"semivalue": tuple(semivalue or ()), "metric": metric, "pay": pay}
+            value_releases(job, releases or [], out_, test, roster, key, **changes)
 
 
 def value_releases(
@@ -54,10 +56,12 @@ def value_releases(
     test: Path | None,
     roster: Path | None,
     key: Path | None,
-    semivalues: tuple[str, ...],
-    pay: float | None,
+    **changes: object,
 ) -> None:
-    """Add releases to a study, and value it, in a folder that no other process writes meanwhile."""
+    """Add releases to a study, and value it, in a folder that no other process writes meanwhile.
+
+    `changes` are options of values that differ from the job's; None and () do not.
+    """
     from dpvalue.archive import read_bytes
     from dpvalue.progress import reporting
     from dpvalue.releasing.job import Job
@@ -71,7 +75,8 @@ def value_releases(
     asked = Job.from_bytes(content, str(job))
     require_place(place, asked)
     public = test or job.parent / options_of(asked).test
-    utility = read_utility(asked, public)
+    options = options_for(asked, public, **changes)
+    utility = read_utility(asked, public, options.metric)
     known = None if roster is None else read_roster(roster)
     coordinator = Coordinator(place / STATE, content, known, None if key is None else Key.read(key))
     for path in releases:
@@ -80,7 +85,6 @@ def value_releases(
             out.print(f"{path} does not count: {receipt.why}", markup=False)
     if asked.rounds > 1 and not _last_round(coordinator):
         return
-    options = options_for(asked, public, semivalue=semivalues, pay=pay)
     with reporting(progress=True) as tell:
         done = value_study(coordinator, utility, options, place, tell)
     _who(done.record.federated)

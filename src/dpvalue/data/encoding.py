@@ -27,7 +27,7 @@ from dpvalue.data.raw import (
     row_numbers,
     take_rows,
 )
-from dpvalue.data.schema import Schema
+from dpvalue.data.schema import PREPROCESSORS, Schema, schema_named
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
 
@@ -202,8 +202,8 @@ def fit_encoding(
         features: the raw features of the public set.
         labels: its labels; they fix the classes.
         task: "classification" or "regression".
-        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, "columns" for what
-            the columns of a frame call for, or None.
+        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, of a frame also
+            "columns" or "numbers" (`dpvalue.data.schema`), or None.
         images: whether rows of shape (height, width) are images that get a channel.
         classes: all classes, where the public set does not show every one; None: those that it shows.
     """
@@ -260,11 +260,12 @@ def _numeric_frame(table: Columns) -> Array:
 
 def _by_columns(preprocess: str, features: Any) -> Any:
     """The transformer of numeric and text columns; for frames."""
-    if preprocess != "columns":
-        raise DpvalueError(f"preprocess must be a scikit-learn transformer, 'columns' or None; got {preprocess!r}")
+    if preprocess not in PREPROCESSORS:
+        names = ", ".join(PREPROCESSORS)
+        raise DpvalueError(f"preprocess must be {names}, a scikit-learn transformer or None; got {preprocess!r}")
     if not is_frame(features):
-        raise DpvalueError("preprocess='columns' is for frames, got utility features without columns")
-    return Schema()
+        raise DpvalueError(f"preprocess={preprocess!r} is for frames, got utility features without columns")
+    return schema_named(preprocess)
 
 
 def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
@@ -275,7 +276,7 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
     if isinstance(preprocess, Schema):  # our own, which reads each cell alone
-        return Schema().fit(rows)
+        return Schema(preprocess.scaled).fit(rows)
     from sklearn.base import clone
 
     fitted = clone(preprocess).fit(rows)

@@ -61,7 +61,7 @@ class Metric:
     @property
     def by_name(self) -> bool:
         """Whether it is one of `METRICS`, and not a caller's own function."""
-        return METRICS.get(self.name) is self
+        return METRICS.get(self.name) == self
 
     def of(self, task: str, labels: Array, given: Array) -> Metric:
         """Return the metric for public labels (rows,), encoded and as given; raises where it does not fit them."""

@@ -2,7 +2,8 @@
 
 A numeric column is centred and scaled by the public mean and standard deviation; a missing number counts as the public
 median. Any other column becomes one column of zeros and ones for each category of the public file; a category that is
-not there, and a missing cell, are zeros in all of them. A row with a cell in a numeric column that is neither a finite
+not there, and a missing cell, are zeros in all of them. That is preprocessing by `columns`; `numbers` leaves numbers as
+they are, and takes no other columns. A row with a cell in a numeric column that is neither a finite
 number nor missing is not a row of this table: all of it becomes NaN, and it contributes nothing.
 """
 
@@ -17,8 +18,10 @@ from dpvalue.arrays import Bools, Floats
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.conversions import as_columns
-from dpvalue.errors import DpvalueError
+from dpvalue.errors import DpvalueError, require_choice
 
+PREPROCESSORS = {"columns": True, "numbers": False}
+"""What `preprocess` calls the transformers of columns; whether each scales numbers."""
 MOST_CATEGORIES = 50
 MOST_CLASSES = 20
 
@@ -62,13 +65,26 @@ class Schema:
 
     Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to; it raises
     for nothing that a row holds.
+
+    Args:
+        scaled: whether numbers are centred and scaled, and texts are categories; else numbers are taken as they are,
+            and texts are refused.
     """
+
+    def __init__(self, scaled: bool = True) -> None:
+        self.scaled = scaled
 
     def fit(self, frame: Any, y: Any = None) -> Schema:
         """Learn columns, categories, means and scales from a public frame."""
         table = as_columns(frame)
         numeric = table.is_numeric()
-        self.columns_ = [_column(name, table[name], numeric[name]) for name in table.columns]
+        texts = [name for name in table.columns if not numeric[name]]
+        if texts and not self.scaled:
+            raise DpvalueError(
+                f"the column {texts[0]!r} of the public file does not hold numbers: preprocess 'numbers' takes no "
+                "other columns, 'columns' encodes them"
+            )
+        self.columns_ = [_column(name, table[name], numeric[name], self.scaled) for name in table.columns]
         if not self.columns_:
             raise DpvalueError("the public file has no column but the target")
         return self
@@ -116,16 +132,26 @@ class Schema:
 
     def __str__(self) -> str:
         numeric = sum(isinstance(column, Numeric) for column in self.columns_)
+        if not self.scaled:
+            return f"{numeric} numeric columns as they are"
         return f"{numeric} numeric and {len(self.columns_) - numeric} categorical columns"
 
 
-def _column(name: str, column: Column, numeric: bool) -> Numeric | Categorical:
+def schema_named(name: str) -> Schema:
+    """Return the transformer of a name, not yet fitted."""
+    require_choice("preprocess", name, PREPROCESSORS)
+    return Schema(PREPROCESSORS[name])
+
+
+def _column(name: str, column: Column, numeric: bool, scaled: bool) -> Numeric | Categorical:
     if numeric:
         numbers = column.numbers()
         if np.isinf(numbers).any():
             raise DpvalueError(f"the column {name!r} of the public file holds infinite values")
         known = numbers[~np.isnan(numbers)]
         missing = float(np.median(known)) if len(known) else 0.0
+        if not scaled:
+            return Numeric(name, missing, 0.0, 1.0)
         filled = np.where(np.isnan(numbers), missing, numbers)
         return Numeric(name, missing, float(filled.mean()), float(filled.std()) or 1.0)
     categories = sorted({text for text in column.texts() if text is not None})

@@ -10,7 +10,10 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
+from dpvalue.data.metrics import METRICS
+from dpvalue.data.schema import PREPROCESSORS
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
+from dpvalue.models import TASK_OF
 from dpvalue.planning.settings import GAMES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
@@ -18,6 +21,8 @@ from dpvalue.stored import is_whole, parse
 from dpvalue.valuation.semivalues import semivalues
 
 TASKS = ("auto", "classification", "regression")
+MODELS = ("auto", "logistic", "linear")
+"""The models of files, whose rows are no images."""
 _LISTS = ("train", "drop", "semivalue", "classes", "sizes")
 _NOT_ASCII = re.compile(r"[^ -~]")
 
@@ -43,6 +48,9 @@ class RunConfig:
     truth: str | None = None
     drop: tuple[str, ...] = ()
     task: str = "auto"
+    model: str = "auto"
+    metric: str = "loss"
+    preprocess: str = "columns"
     classes: tuple[str, ...] = ()
     private: bool = True
     epsilon: float = 1.0
@@ -63,6 +71,10 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
+        require_choice("model", self.model, MODELS)
+        require_choice("metric", self.metric, METRICS)
+        require_choice("preprocess", self.preprocess, PREPROCESSORS)
+        self.fixed_task  # noqa: B018  (raises where options are of two tasks)
         require_choice("game", self.game, GAMES)
         if self.game == "refit" and self.schedule is not None:
             raise DpvalueError(
@@ -94,6 +106,20 @@ class RunConfig:
             return None
         budget = self.epsilon, self.delta, self.unit, self.neighbours
         return Privacy(*budget, mechanism=self.mechanism, parties_per_person=self.parties_per_person)
+
+    @property
+    def fixed_task(self) -> str | None:
+        """The task that the options name; None where the public file shows it."""
+        named = {
+            "task": None if self.task == "auto" else self.task,
+            "model": TASK_OF.get(self.model),
+            "metric": METRICS[self.metric].task,
+        }
+        fixed = {f"{name} {getattr(self, name)}": task for name, task in named.items() if task is not None}
+        if len(set(fixed.values())) > 1:
+            words = ", ".join(f"{option} is of {task}" for option, task in fixed.items())
+            raise DpvalueError(f"task, model and metric must be of one task: {words}")
+        return next(iter(fixed.values()), None)
 
     def open_ledger(self) -> Ledger | None:
         """Return the ledger that the run is charged to; raises for one that is not per this run's unit."""

@@ -175,9 +175,10 @@ def revalue(
     test: Path | None,
     progress: Progress,
     pay: float | None = None,
+    metric: str | None = None,
 ) -> Done:
-    """Value the table of a folder again, with other semivalues, another public file or a total; spends nothing."""
-    config = folder.config
+    """Value the table of a folder again, with another public file, metric, semivalues or total; spends nothing."""
+    config = replace(folder.config, metric=metric or folder.config.metric)
     table, schema = folder.table()
     test = test or Path(config.test)
     require_other_file(config.train, test)
@@ -185,8 +186,9 @@ def revalue(
     for name in [config.target, *schema.names]:
         if name not in public.columns:
             raise DpvalueError(f"{test} has no column {name!r}")
-    utility = Utility(public.only(schema.names), read_labels(public[config.target], table.encoding.task))
-    out = out or revalue_place(folder, semivalues, test)
+    labels = read_labels(public[config.target], table.encoding.task)
+    utility = Utility(public.only(schema.names), labels, metric=config.metric)
+    out = out or revalue_place(folder, semivalues, test, metric)
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
     again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
@@ -196,13 +198,14 @@ def revalue(
     return finish(out, record, result, None, progress, again.pay)
 
 
-def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None) -> Path:
+def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
     """Return where other values of a folder are written: there, if it has none yet; else into a folder inside."""
     if not (folder.path / "values.csv").is_file():
         return folder.path
     kinds = semivalues or folder.config.semivalue
     name = "-".join(text.replace("(", "").replace(")", "").replace(",", "-") for text in kinds)
-    return folder.path / f"revalue-{name}-{(test or Path(folder.config.test)).name.split('.')[0]}"
+    name += f"-{(test or Path(folder.config.test)).name.split('.')[0]}"
+    return folder.path / f"revalue-{name}{'' if metric is None else f'-{metric}'}"
 
 
 def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:

@@ -23,12 +23,12 @@ from dpvalue.data.files import Peek, read_public
 from dpvalue.data.parties import Parties
 from dpvalue.data.reading import read_encoded, read_labels
 from dpvalue.data.rows import floats_of
-from dpvalue.data.schema import Schema, classes_of, infer_task
+from dpvalue.data.schema import Schema, classes_of, infer_task, schema_named
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
-from dpvalue.jobs.config import RunConfig
+from dpvalue.jobs.config import MODELS, RunConfig
 from dpvalue.jobs.owners import Owners, can_be_moved, look
-from dpvalue.models import CLASSIFICATION
+from dpvalue.models import CLASSIFICATION, TASK_OF
 from dpvalue.planning.settings import Settings
 from dpvalue.progress import Progress, silent
 from dpvalue.server.plan import plan_sizes
@@ -65,7 +65,7 @@ class PublicSide:
     @property
     def model(self) -> str:
         """The model of the task."""
-        return "logistic" if self.task == CLASSIFICATION else "linear"
+        return next(name for name in MODELS if TASK_OF.get(name) == self.task)
 
     @cached_property
     def settings(self) -> Settings:
@@ -192,8 +192,8 @@ def open_public(config: RunConfig) -> PublicSide:
     target = public[config.target]
     if target.lacking().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
-    task = infer_task(target) if config.task == "auto" else config.task
-    if task == "classification":
+    task = config.fixed_task or infer_task(target)
+    if task == CLASSIFICATION:
         classes = _classes(config, target)
     elif config.classes:
         raise DpvalueError("classes must not be given for regression: its labels are numbers")
@@ -201,7 +201,8 @@ def open_public(config: RunConfig) -> PublicSide:
         raise DpvalueError(f"the target {config.target!r} of {config.test} must be numbers for regression")
     else:
         classes = None
-    return PublicSide(config, task, classes, Utility(features, read_labels(target, task)), Schema().fit(features))
+    utility = Utility(features, read_labels(target, task), metric=config.metric)
+    return PublicSide(config, task, classes, utility, schema_named(config.preprocess).fit(features))
 
 
 def _own(config: RunConfig) -> set[str]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 import torch
 
+from dpvalue.data.metrics import as_metric
 from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.job import Known
 from dpvalue.planning.detection import auc, precision_at
@@ -46,9 +47,10 @@ def valued_record(
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
     verdict, game = result.verdict(pay).sentences, result.table.valued_by
+    metric = as_metric(result.utility.metric).title
     return replace(
         record,
-        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game),
+        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )

@@ -75,7 +75,8 @@ class Settings:
         learning_rate: alpha; "auto" tunes it on the public set.
         noise: "secure" (from the operating system) or "fast" (seeded: a simulation).
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
-            applied to all rows. "columns" does what numeric and text columns of a frame call for.
+            applied to all rows. Of a frame also "columns": numbers are scaled, texts are categories; or "numbers":
+            all columns are numbers, taken as they are.
         classes: all classes, where the public set does not show every one; rows with other labels count for nothing.
         ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
         checkpoint: a folder that keeps releases as they are made, where there is no ledger: the same call goes on from

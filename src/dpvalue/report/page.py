@@ -82,8 +82,8 @@ def _summary(record: Record, values: Valued, parties: int) -> str:
         few = parties <= MOST_PLAYERS_ENUMERATED
         walked = "exact, all coalitions" if few else "expectations over all coalitions, nothing sampled"
     return (
-        f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}), judged on "
-        f"{values.public_rows} public rows: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
+        f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}). "
+        f"Utility: {values.utility}. Values: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
         f"dpvalue {record.versions.dpvalue}."
     )
 

@@ -9,9 +9,11 @@ from dataclasses import asdict, dataclass
 from reprlib import repr as short
 from typing import Annotated, Any
 
+from dpvalue.data.metrics import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
+from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.saved import check_guarantee
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue.valuation.tasks.curves import ORDERS
@@ -76,6 +78,7 @@ class Valued:
         verdict: what the first semivalue says, in sentences.
         pay: a total to share by it; None for none.
         game: what was valued where that is no utility of a model: released scores.
+        metric: what models are worth, in words.
     """
 
     semivalues: tuple[str, ...]
@@ -85,6 +88,14 @@ class Valued:
     verdict: tuple[str, ...]
     pay: Annotated[float, POSITIVE] | None
     game: str
+    metric: str = LOSS.title
+
+    @property
+    def utility(self) -> str:
+        """What judged, in words."""
+        if self.game == ADDITIVE:
+            return "none, as scores are valued by their sum, whatever the metric"
+        return f"{self.metric}, on {self.public_rows} public rows"
 
     def __post_init__(self) -> None:
         semivalues(self.semivalues)  # raises for none, and for a name that there is not

@@ -305,7 +305,7 @@ class Plan:
     def _agreement(self, expected: Agreement) -> str:
         text = (
             f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g}, by "
-            f"rehearsal on made-up parties of public rows (sizes alone {expected.sizes:.2f}); released: "
+            f"rehearsal{self._judged} on made-up parties of public rows (sizes alone {expected.sizes:.2f}); released: "
             f"{self.projection}"
         )
         if expected.scaled < 0.95:
@@ -314,6 +314,12 @@ class Plan:
                 f"{self.counted}s, with the noise of the real ones"
             )
         return text
+
+    @property
+    def _judged(self) -> str:
+        """By what the rehearsal judges models, where values are by something else."""
+        is_loss = self.prepared is None or self.prepared.at.public.metric.of_loss is not None
+        return "" if is_loss else " (by the loss)"
 
     def _releases(self) -> str:
         if self.spent is None:

@@ -66,15 +66,17 @@ def public_name(job: Job) -> str:
     return Path(named).name if isinstance(named, str) else ""
 
 
-def read_utility(job: Job, test: Path) -> Utility:
-    """Return the public rows of a job; raises unless they are those that it was made with."""
+def read_utility(job: Job, test: Path, metric: str | None = None) -> Utility:
+    """Return the public rows of a job, with its metric or another; raises unless they are those it was made with."""
     options = options_of(job)
     public = open_public(replace(options, test=str(test)))
     engine = engine_of(job)
     encoded = public.utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)
     if public_digest(encoded) != job.about.utility:
         raise DpvalueError(f"{test} is not the public file that the job was made with: its digest differs")
-    return public.utility
+    utility = replace(public.utility, metric=metric or options.metric)
+    utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)  # raises for a metric that does not fit
+    return utility
 
 
 def verify_job(job: Job, test: Path) -> bool:

@@ -2,7 +2,8 @@
 
 Whoever can write the folder can write all of it. So nothing in it is believed but the job and the releases, which fit
 together by digests and by what parties signed; and, because they decide what is shown and not what is true, the choices
-of whoever valued: semivalues, a total to pay, the name of the public file, the day, the versions of Python and torch.
+of whoever valued: semivalues, the metric, a total to pay, the name of the public file, the day, the versions of Python
+and torch.
 """
 
 from __future__ import annotations
@@ -91,9 +92,12 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
     except (DpvalueError, OSError) as error:
         return _unusable(error)
     options_of_job = options_of(coordinator.job)
-    utility = read_utility(coordinator.job, test or folder.absolute().parent / Path(options_of_job.test).name)
+    public = test or folder.absolute().parent / Path(options_of_job.test).name
+    utility = read_utility(coordinator.job, public)
     differences = [*_unlike_noise(coordinator.job), *_compare_requests(coordinator), *_strangers(folder, coordinator)]
     options = _choices(folder, stored, options_of_job, differences)
+    with collecting(differences, "run.json, toml"):
+        utility = read_utility(coordinator.job, public, options.metric)
     made = as_recorded(remake(coordinator, utility, options, progress), stored)
     differences += compare_outputs(folder, stored, text, made)
     seals = [seal for _, _, seal in coordinator.kept()]
@@ -213,7 +217,7 @@ def _choices(folder: Path, stored: dict[str, Any], options: RunConfig, differenc
     with collecting(differences, "run.json, toml"):
         TEXT("toml", recorded)
         given = make_config(parse_options(str(recorded), "toml"))
-        options = replace(options, test=given.test, semivalue=given.semivalue, pay=given.pay)
+        options = replace(options, test=given.test, semivalue=given.semivalue, metric=given.metric, pay=given.pay)
     with collecting(differences, "run.toml"):
         text = (folder / "run.toml").read_bytes().decode()
         if recorded != text:
@@ -230,5 +234,6 @@ def _recorded(record: Record, options: RunConfig) -> tuple[str, ...]:
         f"made on {record.made} with Python {versions.python} and torch {versions.torch}",
         f"public file called {options.test}",
         f"semivalues {', '.join(options.semivalue)}",
+        f"metric {options.metric}",
         *paid,
     )

@@ -61,7 +61,7 @@ class LineGame(TableGame):
         if walker.model.size != 1:
             return False
         metric, is_linear = evaluate.public.metric, isinstance(walker.model, ProjectedLinear)
-        return metric.of_loss is not None or (metric is ACCURACY and is_linear)
+        return metric.of_loss is not None or (metric == ACCURACY and is_linear)
 
     @property
     def _numbers(self) -> Floats:
@@ -125,7 +125,7 @@ class _Line:
 
     def __init__(self, walker: Walker, evaluate: Evaluator) -> None:
         self._walker, self._evaluate = walker, evaluate
-        self._exact = _accuracy(walker, evaluate) if evaluate.public.metric is ACCURACY else None
+        self._exact = _accuracy(walker, evaluate) if evaluate.public.metric == ACCURACY else None
         self._low = self._high = 0.0
         self._table: Function | None = None
 
