@@ -153,6 +153,17 @@ def test_a_coordinator_refuses_every_hostile_release_and_goes_on(
     assert again.rejections.path.stat().st_size <= rejections.MOST_BYTES
 
 
+def test_a_release_is_not_read_where_it_is_longer_than_any(job: Job, good: dict[str, bytes], tmp_path: Path) -> None:
+    """White space in its header, which means nothing."""
+    coordinator = Coordinator(tmp_path, job.to_bytes())
+    size = int.from_bytes(good["east"][:8], "little")
+    text, data = good["east"][8 : 8 + size], good["east"][8 + size :]
+    long = packed(text + b" " * 8 * (coordinator.longest // 8), data)
+    assert Release.from_bytes(long).party == "east"
+    assert "bytes, as none of this job has" in coordinator.receive(long).why
+    assert not coordinator.receive(packed(text + b" " * 800, data)).why
+
+
 def test_a_signed_hostile_release_is_refused(files: Files, job: Job, good: dict[str, bytes], tmp_path: Path) -> None:
     """The key is right, what it signs is absurd; and seals of any shape."""
     key = Key.new()
