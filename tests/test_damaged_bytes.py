@@ -132,6 +132,7 @@ def test_what_crosses_with_a_damaged_header(kind: str, crossing: Any) -> None:
     assert refusals(copies(), read) > 1.8 * COUNT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["job", "request", "release"])
 def test_what_crosses_with_any_field_or_tensor_wrong_under_a_right_digest(kind: str, crossing: Any) -> None:
     content, archive, read = crossing[kind]
@@ -174,6 +175,7 @@ def reading(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], obj
     return at
 
 
+@pytest.mark.slow
 def test_keys_policies_rosters_checkpoints_and_links(tmp_path: Path) -> None:
     key = Key.new()
     key.save(tmp_path / "key")

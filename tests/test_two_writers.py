@@ -104,6 +104,7 @@ def until(sign: Path, go: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Contributions, "release", waiting)
 
 
+@pytest.mark.slow
 def test_of_two_runs_into_one_folder_the_second_is_refused_and_the_first_is_untouched(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +132,7 @@ def test_of_two_runs_into_one_folder_the_second_is_refused_and_the_first_is_unto
     assert typed(*command(data))[1].startswith(f"error: {data / 'out'} holds results already")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_lets_the_next_one_in_and_its_releases_stay(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,6 +302,7 @@ def test_a_study_has_one_job_and_one_roster_whoever_comes_first(files: Files, tm
     assert winner in (tmp_path / "rosters" / "roster.json").read_text()
 
 
+@pytest.mark.slow
 def test_files_that_are_made_once_are_made_by_one(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +338,7 @@ def test_files_that_are_made_once_are_made_by_one(
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.slow
 def test_what_each_process_may_write_is_whole_and_the_same_for_all(files: Files, tmp_path: Path) -> None:
     """A party's answer, its node's secret, and the task that its agent has taken."""
     job = files.job()
