@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -144,6 +145,24 @@ def test_r2_is_the_mean_squared_error_in_other_units(game: str) -> None:
     errors, shares = (games(name, "regression", **settings).values["shapley"] for name in ("mse", "r2"))
     variance = np.var(regression(60, test=40)[1][1])
     np.testing.assert_allclose(shares, errors / variance, rtol=1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["running-mean", "lagged"])
+def test_schedules_that_value_while_they_release_take_any_metric(schedule: str) -> None:
+    settings: dict[str, Any] = {"schedule": dpv.Schedule(schedule, probes=2 if schedule == "lagged" else None)}
+    settings |= {"permutations": 4, "clip": 1.0, "learning_rate": 0.1, "projection": None}
+    named = games("auc", "classification", **settings).values["shapley"]
+    own = games(lambda p, y: sk.roc_auc_score(y, p, multi_class="ovr"), "classification", **settings)
+    np.testing.assert_allclose(named, own.values["shapley"], atol=1e-12)
+    assert np.ptp(named) > 0.001
+
+
+def test_a_metric_survives_a_copy() -> None:
+    """A result that was copied holds equals of the metrics, which are still these metrics."""
+    for metric in METRICS.values():
+        again = deepcopy(metric)
+        assert again == metric
+        assert again.by_name
 
 
 def test_fast_ways_are_for_the_metrics_that_they_hold_for() -> None:
