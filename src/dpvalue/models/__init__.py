@@ -5,7 +5,7 @@ each party's weighted loss, and the gradient of each single record. `Linear` and
 form; `Network` is any `nn.Module`, through `torch.func`; `Headed` is the last layer of one, on a public trunk.
 """
 
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, row_losses
+from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.described import Described
@@ -17,6 +17,6 @@ from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
     "CLASSIFICATION", "KINDS", "REGRESSION", "TASK_OF", "Described", "Head", "Headed", "Linear", "Model",
-    "ModelFactory", "Network", "PaperCNN", "Projected", "Score", "build_model", "find_head", "head_on_trunk",
-    "paper_cnn", "projected", "row_losses", "task_of",
+    "ModelFactory", "Network", "PaperCNN", "Projected", "Score", "UnitNumbers", "build_model", "find_head",
+    "head_on_trunk", "paper_cnn", "projected", "row_losses", "task_of",
 ]  # fmt: skip

@@ -15,31 +15,59 @@ TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATI
 KINDS = tuple(TASK_OF)
 
 
-class Model(Protocol):
-    """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
+class UnitNumbers(Protocol):
+    """What rows are asked through: `size` numbers of each row, which units contribute, clipped and with noise.
 
-    Rows come in the model's own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r,
-    ...) and weights (b, r): the loss of a party is the weighted sum over its r rows (weights 1/count, 0 for padding).
+    Of a model they are the gradient of its loss; other methods of valuing have numbers of their own. `theta` is a batch
+    of vectors (b, size) that the numbers are asked at: parameters of models, or weights.
+
+    Rows come in its own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r, ...) and
+    weights (b, r): a party's number is the weighted sum over its r rows (weights 1/count, 0 for padding). The numbers
+    of a row are a function of that row, of theta and of public things; a row that cannot be read has NaN in x or y.
     """
 
-    task: str
-    kind: str
     size: int
     numbers: int
-    """How many numbers one parameter vector takes while it is used: `size`, and more if it is made into another."""
-    zero_start: bool
-    """Whether it starts from zeros, and not at random."""
-
-    def initial(self, seed: int, index: int = 0) -> Tensor:
-        """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
-        ...
+    """How many numbers one vector takes while it is used: `size`, and more if it is made into another."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return features (rows, *shape) in the form that the other methods take."""
         ...
 
     def targets(self, y: Tensor) -> Tensor:
-        """Return labels (rows,) in the form that the gradients take."""
+        """Return labels (rows,) in the form that the other methods take."""
+        ...
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted sums (b, size) of the rows' numbers, item i at theta[i] on the rows of x[i]."""
+        ...
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the numbers (b, r, size) of each single row."""
+        ...
+
+    def numbers_per_row(self) -> int:
+        """Return about how many numbers one row makes on its way."""
+        ...
+
+    def digest(self) -> str:
+        """Return a digest of everything but theta."""
+        ...
+
+
+class Model(UnitNumbers, Protocol):
+    """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
+
+    The numbers of a row are the gradient of its loss.
+    """
+
+    task: str
+    kind: str
+    zero_start: bool
+    """Whether it starts from zeros, and not at random."""
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
         ...
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
@@ -50,24 +78,8 @@ class Model(Protocol):
         """Return the function from theta to the mean losses (b,), as float64, on the rows x with labels y (rows,)."""
         ...
 
-    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradients (b, size) of the weighted losses, model i on the rows of x[i]."""
-        ...
-
-    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """Return the gradients (b, r, size) of the loss of each single row."""
-        ...
-
     def squared_norm(self, theta: Tensor) -> Tensor:
         """Return |parameters|^2 of each model (b,), as float64."""
-        ...
-
-    def numbers_per_row(self) -> int:
-        """Return about how many numbers one row makes on its way through one model."""
-        ...
-
-    def digest(self) -> str:
-        """Return a digest of everything about the model but theta."""
         ...
 
 

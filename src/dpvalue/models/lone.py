@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dpvalue.models.base import Model
+from dpvalue.models.base import UnitNumbers
 from dpvalue.models.described import Described
 from dpvalue.models.headed import Headed
 from dpvalue.models.linear import Linear
@@ -18,7 +18,7 @@ from dpvalue.models.screening import Score
 from dpvalue.models.subspace import ProjectedLinear
 
 
-def lone_inputs(model: Model, x: Tensor) -> Tensor:
+def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
     """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
     if isinstance(model, Score):
         return lone_inputs(model.line, x)
@@ -30,7 +30,7 @@ def lone_inputs(model: Model, x: Tensor) -> Tensor:
     return torch.cat([model.inputs(row.clone()[None]) for row in x])
 
 
-def lone_gradients(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
     if isinstance(model, Score) and isinstance(model.line, ProjectedLinear):
         return model.scores(_lone_outputs(theta, x), y)

@@ -21,7 +21,7 @@ from dpvalue.arrays import Ints
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Linear, Model
+from dpvalue.models import Linear, UnitNumbers
 from dpvalue.privacy.grid import Grid, make_grid
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism
@@ -75,7 +75,7 @@ class Contributions:
     """
 
     def __init__(
-        self, model: Model, rows: PrivateRows | PublicRows, mechanism: Mechanism, engine: Engine, on_grid: bool = False
+        self, model: UnitNumbers, rows: PrivateRows | PublicRows, mechanism: Mechanism, engine: Engine, on_grid: bool = False
     ) -> None:
         if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
             raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")

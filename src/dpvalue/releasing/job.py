@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -23,21 +23,20 @@ from dpvalue.data.stored_encoding import check_encoding, encoding_from_json, enc
 from dpvalue.display import counted
 from dpvalue.durable import write_whole
 from dpvalue.engine.local import DTYPES
-from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
-from dpvalue.models import KINDS, Described, Linear, Model, ModelFactory, Score, build_model, head_on_trunk, projected
-from dpvalue.models.described import BESIDES
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.models import KINDS, Model, ModelFactory, UnitNumbers, build_model, head_on_trunk
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.releasing.asking import Asked, AtPoints, OnWalks
+from dpvalue.releasing.statistics import Gradient, Ground, Statistic, statistic_of_parts, statistic_parts
 from dpvalue.sealing import Key, Seal, open_seal
-from dpvalue.stored import COUNT, OBJECT, POSITIVE, TEXT, WHOLE, build, fields, maybe, one_of, refusing
+from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, fields, maybe, one_of, refusing
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
-_TABLE = "table."  # begins the names of tensors that are a table's
-STATISTICS = ("gradient", "score", "description")
+_TABLE, _STATISTIC = "table.", "statistic."  # begin the names of tensors that are a table's, or a statistic's
 _HEADER = fields(
     encoding=check_encoding,
     model=TEXT,
@@ -45,7 +44,6 @@ _HEADER = fields(
     rounds=COUNT,
     about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, seed=WHOLE, table=maybe(OBJECT)),
     dtype=one_of(_FLOATS),
-    statistic=fields(kind=one_of(STATISTICS), distance=POSITIVE),
 )
 _REQUEST = fields(job=TEXT, round=WHOLE, head=TEXT)
 _RELEASE = fields(job=TEXT, request=TEXT, round=WHOLE, party=TEXT, units=WHOLE)
@@ -140,24 +138,6 @@ class Simulation:
         require_seed(self.seed)
         object.__setattr__(self, "names", tuple(map(str, self.names)))
         require_names("names of parties", self.names)
-
-
-@dataclass(frozen=True)
-class Statistic:
-    """What a unit contributes, before it is clipped.
-
-    Args:
-        kind: "gradient" at the models that are asked about; "score", its negated loss there, one number on a line (a
-            basis of one direction); or "description" (`models.Described`), for the refit game.
-        distance: of a description, the squared residual that counts as 1.
-    """
-
-    kind: str = "gradient"
-    distance: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_choice("statistic.kind", self.kind, STATISTICS)
-        require_positive("statistic.distance", self.distance)
 
 
 @dataclass(frozen=True, eq=False)
@@ -257,7 +237,7 @@ class Job(_Crossing):
         (1, True)
     """
 
-    archive: ClassVar[Archive] = Archive("job", 4)
+    archive: ClassVar[Archive] = Archive("job", 5)
 
     encoding: Encoding
     model: PublicModel
@@ -269,13 +249,10 @@ class Job(_Crossing):
     simulation: Simulation | None
     about: About
     dtype: str
-    statistic: Statistic = Statistic()
+    statistic: Statistic = Gradient()
 
     def __post_init__(self) -> None:
-        if self.statistic.kind == "score" and (self.basis is None or len(self.basis) != 1):
-            raise DpvalueError("score needs a basis of one direction: a score is one number")
-        if self.statistic.kind == "description" and self.basis is None:
-            raise DpvalueError("description needs a basis: directions to describe units in")
+        self.statistic.require_basis(self.basis)
         require_choice("dtype", self.dtype, _FLOATS)
         if self.course.points.shape[2] != self.size:
             raise DpvalueError(f"points must have {self.size} numbers each, got {self.course.points.shape[2]}")
@@ -310,8 +287,7 @@ class Job(_Crossing):
     @property
     def size(self) -> int:
         """How many numbers a release has."""
-        besides = BESIDES if self.statistic.kind == "description" else 0
-        return len(self.origin if self.basis is None else self.basis) + besides
+        return self.statistic.width(len(self.origin if self.basis is None else self.basis))
 
     def noise(self, party: str) -> tuple[NoiseSource, int]:
         """Return where a party's noise comes from, and the party's number in a simulation."""
@@ -321,35 +297,29 @@ class Job(_Crossing):
             raise DpvalueError(f"the simulation knows no party {party!r}")
         return noise_source("fast", self.simulation.seed), self.simulation.names.index(party)
 
-    def build(self, device: torch.device) -> Model:
-        """Return the model that requests are models of: along the basis, if there is one."""
-        dtype = DTYPES[self.dtype]
-        like = torch.zeros(self.encoding.shape, dtype=dtype, device=device)
-        model = self.model.build(self.encoding, like)
-        if model.size != len(self.origin):
-            raise DpvalueError(f"origin must have the {model.size} numbers of the model, got {len(self.origin)}")
-        if self.basis is None:
-            return model
-        origin, basis = self.origin.to(like), self.basis.to(like)
-        if self.statistic.kind == "description":
-            if not isinstance(model, Linear):
-                raise DpvalueError("description is for linear and logistic regression, or a head on a trunk")
-            return Described(model, origin, basis, self.statistic.distance)
-        moved = projected(model, origin, basis)
-        return Score(moved) if self.statistic.kind == "score" else moved
+    def build(self, device: torch.device) -> UnitNumbers:
+        """Return what rows are asked through; of a model, along the basis if there is one."""
+        like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
+        ground = Ground(
+            model=partial(self.model.build, self.encoding, like),
+            outputs=self.encoding.outputs,
+            origin=self.origin.to(like),
+            basis=None if self.basis is None else self.basis.to(like),
+        )
+        return self.statistic.asked(ground)
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
-        table = self.about.table
+        table, (described, numbers) = self.about.table, statistic_parts(self.statistic)
         header = {
             **{name: getattr(self, name) for name in ("rounds", "dtype")},
             "about": {
                 **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
                 "table": None if table is None else table[0],
             },
-            "statistic": asdict(self.statistic),
+            "statistic": described,
             "encoding": encoding_to_json(self.encoding),
             "model": self.model.kind if isinstance(self.model.kind, str) else "custom",
             "model_digest": self.model.digest,
@@ -360,6 +330,7 @@ class Job(_Crossing):
         public = {"origin": self.origin, "basis": self.basis, "trunk": self.model.trunk}
         tensors = {name: tensor for name, tensor in public.items() if tensor is not None}
         tensors |= {f"course.{name}": getattr(self.course, name) for name in ("points", "shares", "least")}
+        tensors |= {f"{_STATISTIC}{name}": tensor for name, tensor in numbers.items()}
         if table is not None:
             tensors |= {f"{_TABLE}{name}": tensor for name, tensor in table[1].items()}
         return header, tensors
@@ -378,7 +349,10 @@ class Job(_Crossing):
         if least is None or least.dim() != 1 or not len(least):
             raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
         points, shares = _floats(tensors, "course.points", 3), _floats(tensors, "course.shares", 1)
-        table = {name.removeprefix(_TABLE): tensor for name, tensor in tensors.items() if name.startswith(_TABLE)}
+        table, numbers = (
+            {name.removeprefix(whose): tensor for name, tensor in tensors.items() if name.startswith(whose)}
+            for whose in (_TABLE, _STATISTIC)
+        )
         return build(
             cls,
             "the job",
@@ -390,7 +364,7 @@ class Job(_Crossing):
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),
-                "statistic": build(Statistic, "statistic", header.get("statistic")),
+                "statistic": statistic_of_parts(header.get("statistic"), numbers),
                 "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
                 "origin": _floats(tensors, "origin", 1),
                 "basis": _floats(tensors, "basis", 2) if "basis" in tensors else None,

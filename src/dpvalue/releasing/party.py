@@ -24,7 +24,7 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.engine.base import Engine
 from dpvalue.engine.local import DTYPES, Local
 from dpvalue.errors import DpvalueError
-from dpvalue.models import Model
+from dpvalue.models import UnitNumbers
 from dpvalue.names import require_sendable
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import charge_of
@@ -209,7 +209,7 @@ class Behind:
     """What private rows are put behind: nothing else of the library is handed them.
 
     Attributes:
-        model: the model that is asked about.
+        model: what rows are asked through.
         mechanism: clipping and noise.
         encoding: how rows become numbers.
         privacy: the budget, which tells the unit; None for none.
@@ -217,7 +217,7 @@ class Behind:
         is_secure: whether noise is drawn on a grid.
     """
 
-    model: Model
+    model: UnitNumbers
     mechanism: Mechanism
     encoding: Encoding
     privacy: Privacy | None

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.base import Engine
-from dpvalue.models import Model
+from dpvalue.models import UnitNumbers
 from dpvalue.models.lone import lone_gradients, lone_inputs
 
 
 class People:
     """The rows of persons behind the model; what a person's rows make does not depend on anybody else's."""
 
-    def __init__(self, model: Model, rows: PrivateRows | PublicRows, engine: Engine) -> None:
+    def __init__(self, model: UnitNumbers, rows: PrivateRows | PublicRows, engine: Engine) -> None:
         assert rows.persons is not None
         self._model, self._rows, self._starts = model, rows, rows.persons
         self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x.shape[1:].numel(), least=1)
