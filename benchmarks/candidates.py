@@ -20,9 +20,9 @@ from quality import EPSILONS, Task, split_of
 from torch import nn
 
 import dpvalue as dpv
+from dpvalue.methods.steps import choose, possible_mechanisms
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
 from dpvalue.models.training import train
-from dpvalue.planning.choice import choose, possible_mechanisms
 from dpvalue.planning.folds import Sketch
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 import dpvalue as dpv
-from dpvalue.valuation.few import FewGame
-from dpvalue.valuation.line import LineGame
-from dpvalue.valuation.replay import TableGame
+from dpvalue.methods.few import FewGame
+from dpvalue.methods.line import LineGame
+from dpvalue.methods.sums import TableGame
 from dpvalue.valuation.semivalues import semivalue
 from dpvalue_experiments.bench.machine import facts
 

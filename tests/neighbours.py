@@ -49,13 +49,13 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
 from dpvalue.data.readable import LONGEST_CELL, MOST_MARKS
+from dpvalue.methods.refitting import Refitting
+from dpvalue.methods.steps import choose
 from dpvalue.models import Described
-from dpvalue.planning.choice import choose
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
 from dpvalue.valuation import table as table_module
-from dpvalue.valuation.refit import Refitting
 
 from .held import Keys, emptied
 

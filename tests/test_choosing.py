@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.methods.steps import Setting, options
 from dpvalue.models import build_model
 from dpvalue.models.training import Training, train
 from dpvalue.planning import rehearsal as rehearsal_module
-from dpvalue.planning.choice import Setting, options
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.folds import Sketch

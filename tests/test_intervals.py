@@ -13,11 +13,11 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.arrays import Bools, Floats
+from dpvalue.methods.refitting import RefitGame
 from dpvalue.privacy.laws import law_named
 from dpvalue.valuation.comparison import compare, groups
 from dpvalue.valuation.intervals import Renoised, default_draws, ranks
 from dpvalue.valuation.payouts import share_out, split
-from dpvalue.valuation.refit import RefitGame
 
 from .data import Arrays, classification
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.methods import few as few_module
+from dpvalue.methods.few import FewGame
+from dpvalue.methods.line import MANY, LineGame
+from dpvalue.methods.scores import AdditiveGame
+from dpvalue.methods.sums import TableGame
 from dpvalue.streams import Purpose
-from dpvalue.valuation import few as few_module
-from dpvalue.valuation.additive import AdditiveGame
-from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import _walked, estimate_values
-from dpvalue.valuation.line import MANY, LineGame
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalue, semivalues
 
 from .data import classification, regression

@@ -16,10 +16,10 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.data.metrics import ACCURACY, METRICS, Metric, register_metric
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.methods.line import LineGame
+from dpvalue.methods.refitting import RefitGame
+from dpvalue.methods.sums import TableGame
 from dpvalue.models import Linear
-from dpvalue.valuation.line import LineGame
-from dpvalue.valuation.refit import RefitGame
-from dpvalue.valuation.replay import TableGame
 
 from .data import classification, regression
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 import dpvalue as dpv
 from dpvalue.archive import as_text
 from dpvalue.data.utility import as_utility
+from dpvalue.methods.fits import Rows, fit_many
+from dpvalue.methods.retraining import Agreement
+from dpvalue.methods.saved import FILE
 from dpvalue.models import Headed, build_model, find_head, head_on_trunk
-from dpvalue.planning.agreement import Agreement
 from dpvalue.progress import silent
-from dpvalue.refit.fits import Rows, fit_many
 from dpvalue.server.run import Prepared, prepare
 from dpvalue.valuation.games import ListedGame, value_game
-from dpvalue.valuation.saved import FILE
 
 from .data import Arrays, images
 from .test_party import by_messages

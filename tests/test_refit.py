@@ -15,19 +15,19 @@ import dpvalue as dpv
 from dpvalue.data.metrics import METRICS
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.methods.curves import learning_curves
+from dpvalue.methods.fits import Rows, fit, fit_many
+from dpvalue.methods.reading import read
+from dpvalue.methods.refitting import Refitting
+from dpvalue.methods.saved import FILE
+from dpvalue.methods.steps import choose, plays_refit
+from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
 from dpvalue.models.described import BESIDES
 from dpvalue.models.lone import lone_gradients, lone_inputs
-from dpvalue.planning.choice import choose, plays_refit
-from dpvalue.refit.curves import learning_curves
-from dpvalue.refit.fits import Rows, fit, fit_many
-from dpvalue.refit.reading import read
-from dpvalue.refit.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.party import Behind
 from dpvalue.server.run import Prepared, open_setting, prepare
-from dpvalue.valuation.refit import Refitting
-from dpvalue.valuation.saved import FILE
 
 from .data import Arrays, classification, images, regression
 

@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.planning.agreement import Agreement, Gauge, _spearman
+from dpvalue.methods.retraining import Agreement, Gauge, _spearman
 from dpvalue.server.plan import advice
 
 from .data import Arrays, classification

@@ -16,10 +16,10 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats
-from dpvalue.refit.curves import learning_curves
-from dpvalue.valuation import refit as refit_module
+from dpvalue.methods import refitting as refit_module
+from dpvalue.methods.curves import learning_curves
+from dpvalue.methods.refitting import RefitGame
 from dpvalue.valuation.games import enumerate_values
-from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import semivalue
 
 from .data import Arrays, classification

@@ -16,10 +16,10 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue import streams
 from dpvalue.archive import as_text, digest
+from dpvalue.methods.saved import FILE
 from dpvalue.privacy.noise import FastNoise
 from dpvalue.releasing import interleaved
 from dpvalue.server import rounds
-from dpvalue.valuation.saved import FILE
 
 from .data import Arrays, classification
 

@@ -13,16 +13,16 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.data.rows import PrivateRows
+from dpvalue.methods.scores import AdditiveGame
+from dpvalue.methods.steps import choose
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
 from dpvalue.models.ridge import ridge
-from dpvalue.planning.choice import choose
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Option, prefer
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Statistic
 from dpvalue.server.run import open_setting, run_for
-from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.games import Game
 
 from .data import Arrays, classification, flipped_breast_cancer, regression

@@ -28,6 +28,7 @@ from dpvalue.home.policy import Policy, Protection
 from dpvalue.home.rows import OwnFile
 from dpvalue.jobs import execute
 from dpvalue.locks import LOCK, held
+from dpvalue.methods.saved import FILE
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Job, Release
 from dpvalue.sealing import Key
@@ -35,7 +36,6 @@ from dpvalue.study import making
 from dpvalue.study.conducting import Patience, conduct
 from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.roster import Member, Roster
-from dpvalue.valuation.saved import FILE
 
 from .federation import Files, simulated, write_files
 from .processes import at_once, begun, killed

@@ -25,6 +25,7 @@ from dpvalue.cli import app
 from dpvalue.home.policy import Coordinator as Asker
 from dpvalue.home.policy import Policy, Protection
 from dpvalue.jobs.execute import value_table
+from dpvalue.methods.saved import FILE
 from dpvalue.progress import silent
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key
@@ -35,7 +36,6 @@ from dpvalue.study.making import read_utility
 from dpvalue.study.roster import Member, Roster, remember
 from dpvalue.study.valuing import options_for, value_study
 from dpvalue.study.verifying import Verified, verify_results
-from dpvalue.valuation.saved import FILE
 
 from .federation import Files, simulated, write_files
 

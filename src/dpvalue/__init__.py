@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dpvalue.data.utility import Utility
     from dpvalue.engine import Engine, Local
     from dpvalue.errors import BudgetExceeded, DpvalueError
+    from dpvalue.methods.loading import load
     from dpvalue.planning.settings import Settings
     from dpvalue.privacy import Guarantee, Ledger, Privacy
     from dpvalue.releasing.job import Job, Release, Request
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from dpvalue.server.value import release, value
     from dpvalue.study.combining import combine
     from dpvalue.valuation.comparison import Comparison
-    from dpvalue.valuation.loading import load
     from dpvalue.valuation.payouts import Shares
     from dpvalue.valuation.result import Result
     from dpvalue.valuation.semivalues import Semivalue, semivalue
@@ -65,7 +65,7 @@ _HOMES = {
     "dpvalue.server.value": ("release", "value"),
     "dpvalue.study.combining": ("combine",),
     "dpvalue.valuation.comparison": ("Comparison",),
-    "dpvalue.valuation.loading": ("load",),
+    "dpvalue.methods.loading": ("load",),
     "dpvalue.valuation.payouts": ("Shares",),
     "dpvalue.valuation.result": ("Result",),
     "dpvalue.valuation.semivalues": ("Semivalue", "semivalue"),

@@ -23,12 +23,12 @@ from dpvalue.durable import remains, write_whole
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.locks import LOCK
+from dpvalue.methods.loading import load
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.report.record import Record
 from dpvalue.spreadsheet import cell_of, name_of
 from dpvalue.stored import parse_json, read_text
-from dpvalue.valuation.loading import load
 from dpvalue.valuation.payouts import is_payable
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.table import Table

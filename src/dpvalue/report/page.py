@@ -10,6 +10,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.scores import ADDITIVE
 from dpvalue.planning.detection import is_useful
 from dpvalue.printable import safe
 from dpvalue.report.bars import Bar, bars
@@ -17,7 +18,6 @@ from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
 from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
 from dpvalue.report.text import policy
-from dpvalue.valuation.additive import ADDITIVE
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
 from dpvalue.valuation.intervals import MOST_NAMED
 from dpvalue.valuation.payouts import amount

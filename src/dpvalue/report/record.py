@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 from dpvalue.data.metrics import LOSS
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.saved import check_guarantee
+from dpvalue.methods.scores import ADDITIVE
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
-from dpvalue.valuation.additive import ADDITIVE
-from dpvalue.valuation.saved import check_guarantee
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue.valuation.tasks.curves import ORDERS
 

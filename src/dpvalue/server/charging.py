@@ -15,7 +15,7 @@ from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
-from dpvalue.planning.choice import Choice
+from dpvalue.methods.steps import Choice
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, charge_of
 from dpvalue.privacy.ledger import Ledger

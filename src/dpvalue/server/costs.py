@@ -24,26 +24,26 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
-from dpvalue.planning.choice import Choice, Setting
+from dpvalue.methods.few import FewGame
+from dpvalue.methods.fits import Rows
+from dpvalue.methods.line import MANY, LineGame
+from dpvalue.methods.refitting import RefitGame, Refitting
+from dpvalue.methods.scores import AdditiveGame
+from dpvalue.methods.steps import Choice, Setting
+from dpvalue.methods.sums import TableGame
+from dpvalue.methods.surrogate import Surrogate
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import silent
-from dpvalue.refit.fits import Rows
-from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.asking import Answering, AtPoints
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
-from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, Game
 from dpvalue.valuation.intervals import default_draws
-from dpvalue.valuation.line import MANY, LineGame
-from dpvalue.valuation.refit import RefitGame, Refitting
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096

@@ -14,10 +14,10 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.steps import Choice, Setting, counted_units
+from dpvalue.methods.surrogate import make_surrogate
 from dpvalue.models import Described
-from dpvalue.planning.choice import Choice, Setting, counted_units
 from dpvalue.planning.settings import Settings
-from dpvalue.refit.surrogate import make_surrogate
 from dpvalue.releasing.job import About, Course, Job, PublicModel, Simulation
 from dpvalue.streams import replay_seed, replay_seed_of_rows
 from dpvalue.valuation.table import Origin, Table

@@ -16,16 +16,16 @@ from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.agreement import CAN_WORK as CAN_AGREE
-from dpvalue.planning.agreement import Agreement, Made, rehearse
-from dpvalue.planning.choice import Choice, Setting, choose, expected_at, no_laplace, plays_refit
+from dpvalue.methods.retraining import CAN_WORK as CAN_AGREE
+from dpvalue.methods.retraining import Agreement, Made, rehearse
+from dpvalue.methods.steps import Choice, Setting, choose, expected_at, no_laplace, plays_refit
+from dpvalue.methods.surrogate import Surrogate
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
-from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.costs import Costs, stated_costs, timed_costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted

@@ -20,8 +20,9 @@ from dpvalue.data.utility import Utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.steps import Choice, Setting, choose
+from dpvalue.methods.sums import TableGame
 from dpvalue.models import build_model
-from dpvalue.planning.choice import Choice, Setting, choose
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.holders import ROWS, Holding
@@ -39,7 +40,6 @@ from dpvalue.server.charging import Charging, charging
 from dpvalue.server.making import make_job, make_table
 from dpvalue.server.rounds import Rounds
 from dpvalue.valuation.estimates import Estimate, Estimator
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue
 from dpvalue.valuation.table import Table
 

@@ -14,12 +14,12 @@ from dpvalue.data.parties import numbered_groups
 from dpvalue.data.stored_encoding import encoding_to_json
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.loading import table_of_parts
 from dpvalue.names import require_names
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.server.rounds import on_walks, requests
 from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
 from dpvalue.study.checks import require_release
-from dpvalue.valuation.loading import table_of_parts
 from dpvalue.valuation.table import Table
 
 

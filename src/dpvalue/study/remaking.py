@@ -19,6 +19,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.execute import make_values, value_table
 from dpvalue.jobs.folder import record_json
+from dpvalue.methods.saved import FILE
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.report.record import Record
@@ -27,7 +28,6 @@ from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.valuing import study_record
 from dpvalue.valuation.payouts import Shares
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.verdict import sentence_of_shares
 
 OUTPUTS = ("run.toml", "table.safetensors", "values.csv", "run.json", "report.html")

@@ -34,12 +34,12 @@ import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_number
+from dpvalue.methods.refitting import RefitGame
 from dpvalue.privacy.laws import law_named
 from dpvalue.progress import Progress
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
-from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import Semivalue
 
 if TYPE_CHECKING:

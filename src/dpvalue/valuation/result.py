@@ -16,17 +16,17 @@ from dpvalue.data.utility import Utility, as_utility
 from dpvalue.display import by_value, counted, extremes, html_table
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.methods.refitting import RefitGame
+from dpvalue.methods.saved import FILE
+from dpvalue.methods.scores import AdditiveGame
+from dpvalue.methods.sums import TableGame
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.valuation.additive import AdditiveGame
 from dpvalue.valuation.comparison import find, place
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.frames import result_frame
 from dpvalue.valuation.intervals import Renoising
 from dpvalue.valuation.noisy import NoisyValues
 from dpvalue.valuation.plots import ResultPlots
-from dpvalue.valuation.refit import RefitGame
-from dpvalue.valuation.replay import TableGame
-from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue
 
 if TYPE_CHECKING:

@@ -20,23 +20,23 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
+from dpvalue.methods.few import FewGame
+from dpvalue.methods.fits import Rows
+from dpvalue.methods.line import LineGame
+from dpvalue.methods.refitting import REFIT, RefitGame, Refitting
+from dpvalue.methods.saved import FILE
+from dpvalue.methods.scores import ADDITIVE, AdditiveGame
+from dpvalue.methods.sums import TableGame
+from dpvalue.methods.surrogate import Surrogate
 from dpvalue.models import Linear, Model, ModelFactory, build_model, head_on_trunk, projected
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
-from dpvalue.refit.fits import Rows
-from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
-from dpvalue.valuation.additive import ADDITIVE, AdditiveGame
 from dpvalue.valuation.estimates import warn_if_not_finite
-from dpvalue.valuation.few import FewGame
 from dpvalue.valuation.games import estimate_values
-from dpvalue.valuation.line import LineGame
-from dpvalue.valuation.refit import REFIT, RefitGame, Refitting
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.saved import FILE
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 
 _CURVES = 0

@@ -11,11 +11,11 @@ import torch
 from dpvalue.arrays import Floats
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
+from dpvalue.methods.refitting import RefitGame
 from dpvalue.progress import silent
 from dpvalue.server.run import prepare
 from dpvalue.valuation.games import estimate_values
 from dpvalue.valuation.intervals import Renoised, default_draws
-from dpvalue.valuation.refit import RefitGame
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue_experiments.consortium.methods import settings_of
 from dpvalue_experiments.consortium.problems import Problem

@@ -10,15 +10,15 @@ from dpvalue.arrays import Floats
 from dpvalue.data.stored_encoding import encoding_from_json
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.saved import FILE, check_saved
+from dpvalue.methods.surrogate import Surrogate
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import read
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.result import Result
-from dpvalue.valuation.saved import FILE, check_saved
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 from dpvalue.valuation.table import PLAIN, Origin, Table
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Floats
-from dpvalue.refit.fits import Rows, fit_many
+from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.streams import Purpose, stream
 
 _SIZES, _REPEATS = 7, 5

@@ -1,6 +1,6 @@
 r"""The game of many parties that released two or three numbers each: v(S) = f(sum of their rows), without walks.
 
-As along a line (`dpvalue.valuation.line`), a semivalue is an expectation over a coalition that each of the others joins
+As along a line (`dpvalue.methods.line`), a semivalue is an expectation over a coalition that each of the others joins
 with probability t, and the sum of a coalition of many is normal, here in two or three dimensions:
 
     phi(r) = E_t E_z [f(m + s z + r) - f(m + s z)],    m = t (T - r),    s s' = t (1 - t) (1 - 1/n) Q,
@@ -22,9 +22,9 @@ import torch
 from dpvalue.arrays import Floats
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
+from dpvalue.methods.line import GAP
+from dpvalue.methods.sums import TableGame
 from dpvalue.valuation.estimates import Estimate
-from dpvalue.valuation.line import GAP
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 
 MANY = {2: 5_000, 3: 30_000}

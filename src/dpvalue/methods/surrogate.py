@@ -25,11 +25,11 @@ from torch import Tensor
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.fits import Rows, fit
+from dpvalue.methods.planted import DEFECTS
 from dpvalue.models import Linear
 from dpvalue.models.described import BESIDES, Described
 from dpvalue.privacy.clipping import FLAT
-from dpvalue.refit.fits import Rows, fit
-from dpvalue.refit.planted import DEFECTS
 from dpvalue.streams import Purpose, stream
 
 RIDGE = KAPPA = 0.1

@@ -20,15 +20,15 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.methods.fits import Rows, fit_many
+from dpvalue.methods.planted import DEFECTS
+from dpvalue.methods.refitting import RefitGame, Refitting
+from dpvalue.methods.surrogate import Surrogate, make_surrogate
 from dpvalue.models import Linear
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.refit.fits import Rows, fit_many
-from dpvalue.refit.planted import DEFECTS
-from dpvalue.refit.surrogate import Surrogate, make_surrogate
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
 from dpvalue.valuation.games import ListedGame, value_game
-from dpvalue.valuation.refit import RefitGame, Refitting
 
 _PARTIES, _SPLITS, _DEALS = 6, 3, 4
 _LEAST_RECORDS = 5

@@ -28,10 +28,10 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.metrics import ACCURACY
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
+from dpvalue.methods.sums import TableGame
 from dpvalue.models import CLASSIFICATION
 from dpvalue.models.subspace import ProjectedLinear
 from dpvalue.valuation.estimates import Estimate
-from dpvalue.valuation.replay import TableGame
 from dpvalue.valuation.semivalues import Semivalue, semivalue
 
 MANY = 1000

@@ -15,10 +15,10 @@ from torch import Tensor
 from dpvalue.archive import Archive
 from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.surrogate import Surrogate
 from dpvalue.models.described import BESIDES
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Guarantee
 from dpvalue.privacy.laws import LAWS
-from dpvalue.refit.surrogate import Surrogate
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.refit.fits import Rows
+from dpvalue.methods.fits import Rows
 
 _LEAST_SPREAD = 1e-9  # of labels that are all the same
 Drawn = tuple[Rows, Tensor]

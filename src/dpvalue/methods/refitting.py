@@ -26,10 +26,10 @@ from torch.nn import functional
 
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.refit.curves import Curves, learning_curves
-from dpvalue.refit.fits import Rows
-from dpvalue.refit.reading import Reading, read, without_noise
-from dpvalue.refit.surrogate import RIDGE, Surrogate
+from dpvalue.methods.curves import Curves, learning_curves
+from dpvalue.methods.fits import Rows
+from dpvalue.methods.reading import Reading, read, without_noise
+from dpvalue.methods.surrogate import RIDGE, Surrogate
 from dpvalue.valuation.games import Game
 
 _STEPS, _CLOSE, _REMEMBERED = 100, 1e-8, 6

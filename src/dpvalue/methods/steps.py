@@ -14,6 +14,8 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
+from dpvalue.methods.trunks import make_head
 from dpvalue.models import Described, Headed, Linear, Model, Network, Projected, Score, find_head, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
@@ -23,8 +25,6 @@ from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
-from dpvalue.refit.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
-from dpvalue.refit.trunks import make_head
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Statistic
 from dpvalue.releasing.projection import Basis, Projection, make_basis
