@@ -20,10 +20,11 @@ from quality import EPSILONS, Task, split_of
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.methods.steps import choose, possible_mechanisms
+from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
 from dpvalue.models.training import train
 from dpvalue.planning.folds import Sketch
+from dpvalue.planning.offers import possible_mechanisms
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.releasing.contributions import Contributions

@@ -18,6 +18,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
+from dpvalue.methods.refit import Refit
 
 SIZES = {"a": 90, "b": 60, "c": 30, "d": 15, "e": 50, "f": 40}
 PUBLIC, LIAR = 200, "b"
@@ -55,8 +56,8 @@ def measure(seed: int) -> dict[str, float]:
     for claimed in CLAIMS:
         nothing = np.full((claimed, own.shape[1]), np.nan), np.zeros(claimed, dtype=int)
         table = value({**parts, LIAR: nothing}, public).table
-        surrogate = table.origin.surrogate
-        assert surrogate is not None
+        assert isinstance(table.method, Refit)
+        surrogate = table.method.surrogate
         window, rows = surrogate.window(place), table.rows.clone()
         rows[place, : window.count] = window.centre[:-2] / window.norm
         rows[place, -2:] = window.centre[-2:] / window.norm

@@ -105,9 +105,7 @@ def whole_network(model: Model, initial: torch.Tensor, parts: dict[str, Rowed], 
 
 def head_alone(result: dpv.Result, model: Model, parts: dict[str, Rowed], public: PublicSet) -> Floats:
     """Return the values of retraining the head on the run's own trunk."""
-    trunk = result.table.origin.trunk
-    assert trunk is not None
-    head = head_on_trunk(model, public.x[0], trunk)
+    head = head_on_trunk(model, public.x[0], result.table.method.tensors()["trunk"])
     pool = Rows(
         head.inputs(torch.cat([torch.from_numpy(x).to(public.x) for x, _ in parts.values()])).double(),
         head.targets(torch.cat([torch.from_numpy(y) for _, y in parts.values()])).double(),

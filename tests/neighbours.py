@@ -49,8 +49,8 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
 from dpvalue.data.readable import LONGEST_CELL, MOST_MARKS
+from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
-from dpvalue.methods.steps import choose
 from dpvalue.models import Described
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module

@@ -9,15 +9,16 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.methods.steps import Setting, options
 from dpvalue.models import build_model
 from dpvalue.models.training import Training, train
 from dpvalue.planning import rehearsal as rehearsal_module
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.folds import Sketch
+from dpvalue.planning.offers import options
 from dpvalue.planning.rehearsal import Option, is_past_best, prefer
 from dpvalue.planning.settings import Settings
+from dpvalue.planning.situation import Situation
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.projection import Projection
 from dpvalue.server.run import prepare
@@ -73,7 +74,7 @@ def test_what_is_skipped_would_not_have_been_preferred(
 ) -> None:
     _, public = classification(90, classes=2, features=features)
     settings = Settings(privacy=dpv.Privacy(epsilon))
-    at: Setting = prepare(dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)).at
+    at: Situation = prepare(dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)).at
     assert settings.privacy is not None
     few = options(at, settings.privacy, at.rehearsal())
     monkeypatch.setattr(rehearsal_module, "can_win", lambda *given: True)

@@ -26,7 +26,6 @@ from dpvalue.jobs.config import make_config, read_config
 from dpvalue.jobs.folder import keep_table, keep_values, open_folder, table_curves, values_frame
 from dpvalue.jobs.job import Known
 from dpvalue.jobs.recording import released_record, valued_record
-from dpvalue.methods.saved import FILE
 from dpvalue.printable import one_line, visible
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.progress import silent
@@ -311,23 +310,23 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
     """With a digest that is right: whoever can write a file can make one."""
     result.save(tmp_path / "file")
     assert used(tmp_path / "file") is None
-    header, tensors = FILE.read(tmp_path / "file")
+    header, tensors = dpv.Table.archive.read(tmp_path / "file")
     refused = 0
     for path in paths(header):
         for new in (KeyError, *BAD.values()):
-            FILE.write(tmp_path / "changed", put(header, path, new), tensors)
+            dpv.Table.archive.write(tmp_path / "changed", put(header, path, new), tensors)
             refused += used(tmp_path / "changed") is not None
     assert refused > 300
     for name, tensor in tensors.items():
         for other in (tensor[:0], tensor[None], torch.zeros(0, 10**12)):
-            FILE.write(tmp_path / "changed", header, {**tensors, name: other})
+            dpv.Table.archive.write(tmp_path / "changed", header, {**tensors, name: other})
             assert used(tmp_path / "changed"), (name, other.shape)
         for kind in (torch.bfloat16, torch.bool, torch.int32, torch.complex64, torch.float8_e5m2):
             content = safetensors.torch.save({**tensors, name: tensor.to(kind)}, {"dpvalue": "{}"})
             (tmp_path / "changed").write_bytes(content)
             assert used(tmp_path / "changed"), (name, kind)
         left = {one: tensors[one] for one in tensors if one != name}
-        FILE.write(tmp_path / "changed", header, left)
+        dpv.Table.archive.write(tmp_path / "changed", header, left)
         assert used(tmp_path / "changed"), name
 
 

@@ -14,9 +14,9 @@ from sklearn.preprocessing import StandardScaler
 import dpvalue as dpv
 from dpvalue.data.metrics import LOSS
 from dpvalue.data.utility import PublicSet
-from dpvalue.methods.retraining import Agreement
 from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
+from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.expectation import Expectation, combined, over_pairs

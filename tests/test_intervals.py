@@ -229,6 +229,6 @@ def test_of_the_refit_game_intervals_hold_what_data_may_be(result: dpv.Result) -
     assert (found.without.std(0) > 0).all()
     game = result.game()
     assert isinstance(game, RefitGame)
-    first, again, other = (game.drawn(np.random.default_rng(seed)) for seed in (0, 0, 1))
+    first, again, other = (game.without_noise(np.random.default_rng(seed)) for seed in (0, 0, 1))
     everyone = np.ones((1, game.n), dtype=bool)
     assert first.worth(everyone) == again.worth(everyone) != other.worth(everyone)

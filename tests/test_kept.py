@@ -28,7 +28,7 @@ from dpvalue.jobs.config import RunConfig, make_config
 from dpvalue.jobs.execute import Done, Interrupted, execute, revalue
 from dpvalue.jobs.folder import open_folder, require_free, write_page
 from dpvalue.jobs.job import Job, open_job
-from dpvalue.methods.steps import choose
+from dpvalue.methods.choosing import choose
 from dpvalue.privacy.charges import Charge
 from dpvalue.progress import silent
 from dpvalue.releasing.checkpoint import Checkpoint

@@ -18,9 +18,9 @@ import dpvalue as dpv
 from dpvalue.archive import as_text
 from dpvalue.data.utility import as_utility
 from dpvalue.methods.fits import Rows, fit_many
-from dpvalue.methods.retraining import Agreement
-from dpvalue.methods.saved import FILE
+from dpvalue.methods.refit import Refit
 from dpvalue.models import Headed, build_model, find_head, head_on_trunk
+from dpvalue.planning.agreement import Agreement
 from dpvalue.progress import silent
 from dpvalue.server.run import Prepared, prepare
 from dpvalue.valuation.games import ListedGame, value_game
@@ -190,18 +190,18 @@ def released(parts: dict[str, Arrays], public: Arrays, **given: Any) -> dpv.Tabl
 
 def test_data_sets_of_networks_play_the_refit_game_where_there_is_a_head() -> None:
     parts, public = dealt()
-    assert released(parts, public).origin.trunk is not None
-    assert released(parts, public, game="refit", model="cnn").origin.trunk is not None
-    assert released(parts, public, game="steps").origin.trunk is None
+    assert released(parts, public).method.tensors().get("trunk") is not None
+    assert released(parts, public, game="refit", model="cnn").method.tensors().get("trunk") is not None
+    assert released(parts, public, game="steps").method.tensors().get("trunk") is None
     data, _ = joined(parts)
     rows = dpv.release(data, public, model=small, privacy=None, permutations=2, **QUIET)  # each row a party
-    assert rows.origin.surrogate is None
+    assert rows.method.name == "steps"
     wide = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 700), nn.Linear(700, 3))  # noqa: E731
     for model, why in (
         (lambda: Own(nn.Softmax(1)), "is for linear and logistic regression, and for networks whose last layer"),
         (wide, "is for heads of networks of up to 2000 parameters"),
     ):
-        assert released(parts, public, model=model, permutations=2).origin.surrogate is None
+        assert released(parts, public, model=model, permutations=2).method.name == "steps"
         with pytest.raises(dpv.DpvalueError, match=f"game='refit' {why}"):
             released(parts, public, model=model, game="refit")
 
@@ -245,8 +245,8 @@ def test_values_are_those_of_retraining_the_head() -> None:
         utility = as_utility(public)
         encoded = utility.encode(table.encoding, F64, CPU)
         model = build_model(factory, "classification", encoded.x[0], 5, F64, CPU)
-        assert table.origin.trunk is not None
-        head = head_on_trunk(model, encoded.x[0], table.origin.trunk)
+        assert table.method.tensors().get("trunk") is not None
+        head = head_on_trunk(model, encoded.x[0], table.method.tensors()["trunk"])
         data, groups = joined(parts)
         pool = Rows(head.inputs(torch.from_numpy(data[0])), head.targets(torch.from_numpy(data[1])), regression=False)
         owner = np.unique(groups, return_inverse=True)[1]
@@ -330,7 +330,7 @@ def test_a_record_moves_a_release_by_no_more_than_one_clip() -> None:
 def test_single_parties_asked_by_bytes_make_the_same_table(unit: str) -> None:
     parts, public = dealt()
     ready, parties = ready_for(parts, public, privacy=dpv.Privacy(4.0, unit=unit))
-    assert ready.choice.trunk is not None
+    assert "trunk" in ready.choice.method.tensors()
     local = ready.run(parties).release(silent)[0]
     _, groups = joined(parts)
     own = {
@@ -360,7 +360,7 @@ def test_a_party_takes_no_trunk_that_is_none() -> None:
 
     with pytest.raises(dpv.DpvalueError, match="the party's features"):
         asked()
-    trunk = tensors["trunk"]
+    trunk = tensors["method.trunk"]
     for other, message in (
         (None, "origin must have the"), (trunk[:-1], "trunk must be"), (torch.cat([trunk, trunk]), "trunk must be"),
         (trunk * float("nan"), "trunk must be"), (trunk[None], "the tensor 'trunk' must be"),
@@ -407,7 +407,7 @@ def test_files_with_another_trunk_are_refused(tmp_path: Path) -> None:
     parts, public = dealt()
     table = released(parts, public, model="cnn")
     header, tensors = table.parts()
-    trunk = tensors["trunk"]
+    trunk = tensors["method.trunk"]
     moved = trunk.clone()
     moved[0] += 1e-6
     for other, message in (
@@ -415,17 +415,17 @@ def test_files_with_another_trunk_are_refused(tmp_path: Path) -> None:
         (trunk * float("inf"), "trunk must be"), (trunk.long(), "the tensor 'trunk'"),
         (trunk[None], "the tensor 'trunk'"),
     ):  # fmt: skip
-        kept = {name: tensor for name, tensor in {**tensors, "trunk": other}.items() if tensor is not None}
-        FILE.write(tmp_path / "file", header, kept)
+        kept = {name: tensor for name, tensor in {**tensors, "method.trunk": other}.items() if tensor is not None}
+        dpv.Table.archive.write(tmp_path / "file", header, kept)
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.load(tmp_path / "file").value(public, engine=ENGINE, progress=False)  # type: ignore[union-attr]
     steps = released(parts, public, model="cnn", game="steps")
     header, tensors = steps.parts()
-    FILE.write(tmp_path / "file", header, tensors | {"trunk": trunk})
-    with pytest.raises(dpv.DpvalueError, match="a trunk is for the refit game"):
+    dpv.Table.archive.write(tmp_path / "file", header, tensors | {"method.trunk": trunk})
+    with pytest.raises(dpv.DpvalueError, match="the method 'steps' has no tensors of its own, got trunk"):
         dpv.load(tmp_path / "file")
     network = built("cnn")
-    origin = replace(table.origin, trunk=None)
-    bare = replace(table, origin=origin, digest=network.digest(), initial=network.initial(0))
+    assert isinstance(table.method, Refit)
+    bare = replace(table, method=replace(table.method, trunk=None), digest=network.digest(), initial=network.initial(0))
     with pytest.raises(dpv.DpvalueError, match="or a network's head on a trunk"):
         bare.value(public, engine=ENGINE, progress=False)

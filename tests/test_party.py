@@ -79,7 +79,7 @@ def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
     choice, settings = ready.choice, ready.at.settings
     count, probes = choice.schedule.shape(settings.permutations)
     rounds = Rounds(
-        walker=Walker(choice.model, choice.initial, choice.learning_rate, ENGINE),
+        walker=Walker(choice.walked, choice.initial, choice.learning_rate, ENGINE),
         parties=len(names),
         seed=settings.seed,
         rounds=count,
@@ -101,7 +101,7 @@ def test_single_parties_one_by_one_make_the_table_of_a_local_run(unit: str, give
     own, public = rows()
     own.pop("west")  # in one process a party without rows is not there at all
     ready = prepared(own, public, privacy=dpv.Privacy(4.0, unit=unit), **given)
-    assert (ready.choice.surrogate is not None) == (given == {"game": "refit"})
+    assert (ready.choice.method.name == "refit") == (given == {"game": "refit"})
     local = ready.run(together(own)).release(silent)[0]
     parties = {
         name: dpv.Party(name, **part, person_column="who", simulation=True, engine=ENGINE) for name, part in own.items()
@@ -254,15 +254,15 @@ def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
                 asked(mechanism={**header["mechanism"], name: value})
             assert "the party's features" not in str(caught.value), (name, value)
     for statistic in (
-        {"kind": "other", "distance": 1.0}, {"kind": None, "distance": 1.0}, {"kind": "description", "distance": 0.0},
-        {"kind": "description", "distance": -1.0}, {"kind": "description", "distance": float("nan")},
-        {"kind": "description", "distance": "1"}, {"kind": "gradient", "distance": 1.0, "other": 1},
+        {"name": "other"}, {"name": None}, {"distance": 1.0}, {"name": "description", "distance": 0.0},
+        {"name": "description", "distance": -1.0}, {"name": "description", "distance": float("nan")},
+        {"name": "description", "distance": "1"}, {"name": "gradient", "other": 1},
     ):  # fmt: skip
         with pytest.raises(dpv.DpvalueError) as caught:
             asked(statistic=statistic)
         assert "the party's features" not in str(caught.value), statistic
-    whole, score = tensors, {"kind": "score", "distance": 1.0}
-    for numbers, fair in ((1, score), (3, {"kind": "description", "distance": 2.0})):  # and so do those for either
+    whole, score = tensors, {"name": "score"}
+    for numbers, fair in ((1, score), (3, {"name": "description", "distance": 2.0})):  # and so do those for either
         points = whole["course.points"][:, :, :1].expand(-1, -1, numbers)
         tensors = {**whole, "basis": whole["basis"][:1], "course.points": points}
         with pytest.raises(dpv.DpvalueError, match="the party's features"):
@@ -271,9 +271,9 @@ def test_a_hostile_job_is_refused_before_a_row_is_read(game: str) -> None:
     with pytest.raises(dpv.DpvalueError, match="score needs a basis of one direction"):
         asked(statistic=score)
     tensors = {name: tensor for name, tensor in whole.items() if name != "basis"}
-    for kind in ("score", "description"):
-        with pytest.raises(dpv.DpvalueError, match=f"{kind} needs a basis"):
-            asked(statistic={"kind": kind, "distance": 1.0})
+    for fair in (score, {"name": "description", "distance": 1.0}):
+        with pytest.raises(dpv.DpvalueError, match=f"{fair['name']} needs a basis"):
+            asked(statistic=fair)
     tensors = whole
     for name in ("encoding", "model", "privacy", "rounds", "dtype", "about", "model_digest", "statistic"):
         for value in (None, -1, {}, [], True):

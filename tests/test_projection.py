@@ -14,7 +14,7 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.data.parties import Parties
-from dpvalue.methods.steps import choose
+from dpvalue.methods.choosing import choose
 from dpvalue.models import Linear, Model, Network, projected, row_losses
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.mechanism import make_mechanism

@@ -15,12 +15,12 @@ import dpvalue as dpv
 from dpvalue.data.metrics import METRICS
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.methods.choosing import choose
 from dpvalue.methods.curves import learning_curves
 from dpvalue.methods.fits import Rows, fit, fit_many
 from dpvalue.methods.reading import read
+from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import Refitting
-from dpvalue.methods.saved import FILE
-from dpvalue.methods.steps import choose, plays_refit
 from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
 from dpvalue.models.described import BESIDES
@@ -318,7 +318,7 @@ def test_the_game_is_chosen_by_settings_and_public_things() -> None:
         settings = dpv.Settings(**given)
         sizes = dpv.Parties(X, y, groups).counts(settings.privacy)
         at = open_setting(dpv.Utility(*utility), settings, *sizes)[0]
-        return choose(at).statistic.kind if plays_refit(at) else "gradient"
+        return choose(at).method.statistic.name
 
     assert chosen() == chosen(game="refit") == chosen(privacy=None) == "description"
     for unit in ("record", "party"):
@@ -355,7 +355,7 @@ def test_large_models_take_steps() -> None:
     labels = np.arange(24) % 3
     with pytest.raises(dpv.DpvalueError, match="game='refit' is for models of up to 2000 parameters"):
         dpv.value((wide, labels), (wide.copy(), labels.copy()), game="refit", **given)
-    assert dpv.value((wide, labels), (wide.copy(), labels.copy()), **given).table.origin.surrogate is None
+    assert dpv.value((wide, labels), (wide.copy(), labels.copy()), **given).table.method.name == "steps"
 
 
 @pytest.fixture(name="result", scope="module")
@@ -375,9 +375,9 @@ def test_a_table_survives_its_file_bit_for_bit(result: tuple[dpv.Result, Arrays]
         table.save(tmp_path / "file")
         loaded = dpv.load(tmp_path / "file")
         assert isinstance(loaded, dpv.Table)
-        first, second = table.origin.surrogate, loaded.origin.surrogate
-        assert first is not None
-        assert second is not None
+        assert isinstance(table.method, Refit)
+        assert isinstance(loaded.method, Refit)
+        first, second = table.method.surrogate, loaded.method.surrogate
         for name, tensor in first.tensors().items():
             assert torch.equal(tensor, second.tensors()[name]), name
         assert torch.equal(first.weights(), second.weights())
@@ -418,34 +418,35 @@ def test_corrupted_tensors_are_refused(
     name: str, change: str, result: tuple[dpv.Result, Arrays], tmp_path: Path
 ) -> None:
     header, tensors = result[0].table.parts()
-    tensor = tensors[f"refit.{name}"]
+    tensor = tensors[f"method.{name}"]
     other = spoilt(tensor, change)
     if (name, change) == ("windows", "shape"):  # more of them than are used would be no harm
         other = torch.cat([tensor, tensor], dim=1)
-    kept = {key: one for key, one in tensors.items() if key != f"refit.{name}"}
-    FILE.write(tmp_path / "file", header, kept if other is None else kept | {f"refit.{name}": other})
-    with pytest.raises(dpv.DpvalueError, match=rf"is not a whole dpvalue file: .*refit\.{name}"):
+    kept = {key: one for key, one in tensors.items() if key != f"method.{name}"}
+    dpv.Table.archive.write(tmp_path / "file", header, kept if other is None else kept | {f"method.{name}": other})
+    with pytest.raises(dpv.DpvalueError, match=rf"is not a whole dpvalue file: .*method\.{name}"):
         dpv.load(tmp_path / "file")
 
 
 def test_a_basis_must_fit_what_describes(result: tuple[dpv.Result, Arrays], tmp_path: Path) -> None:
     header, tensors = result[0].table.parts()
     for changed, message in (
-        ({"basis": tensors["basis"][:-1]}, "the tensor 'rows' must be"),
+        ({"basis": tensors["basis"][:-1]}, "the tensor 'method.lift' must be"),
         ({"basis": tensors["basis"] * float("nan")}, "the tensor 'basis' must be of finite numbers"),
-        ({"refit.chosen": torch.zeros(2, dtype=torch.int64)}, "for each of 3 parties"),
+        ({"method.chosen": torch.zeros(2, dtype=torch.int64)}, "for each of 3 parties"),
     ):
-        FILE.write(tmp_path / "file", header, tensors | changed)
+        dpv.Table.archive.write(tmp_path / "file", header, tensors | changed)
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.load(tmp_path / "file")
     bare = {name: tensor for name, tensor in tensors.items() if name != "basis"}
-    FILE.write(tmp_path / "file", {**header, "projection": None}, bare)
+    dpv.Table.archive.write(tmp_path / "file", {**header, "projection": None}, bare)
     with pytest.raises(dpv.DpvalueError, match="the refit game needs a basis"):
         dpv.load(tmp_path / "file")
-    windows = tensors["refit.windows"].clone()
-    windows[:, 0, 0] = 1e6
+    own = result[0].table.method.tensors()
+    own["windows"] = own["windows"].clone()
+    own["windows"][:, 0, 0] = 1e6
     with pytest.raises(dpv.DpvalueError, match="holds no windows"):
-        Surrogate.from_tensors(tensors["initial"], tensors["basis"], tensors | {"refit.windows": windows})
+        Surrogate.from_tensors(tensors["initial"], tensors["basis"], own)
     table = replace(result[0].table, digest="other")
     with pytest.raises(dpv.DpvalueError, match="its digest differs"):
         table.value(result[1], progress=False)

@@ -14,7 +14,8 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.methods.retraining import Agreement, Gauge, _spearman
+from dpvalue.methods.retraining import _spearman
+from dpvalue.planning.agreement import Agreement, Gauge
 from dpvalue.server.plan import advice
 
 from .data import Arrays, classification

@@ -16,7 +16,6 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue import streams
 from dpvalue.archive import as_text, digest
-from dpvalue.methods.saved import FILE
 from dpvalue.privacy.noise import FastNoise
 from dpvalue.releasing import interleaved
 from dpvalue.server import rounds
@@ -218,17 +217,19 @@ def test_altered_truncated_and_foreign_files_are_refused(result: dpv.Result, tmp
     (tmp_path / "flipped").write_bytes(flipped)
     (tmp_path / "pickle").write_bytes(b"\x80\x04\x95\x05\x00\x00\x00\x00\x00\x00\x00]\x94.")
     safetensors.torch.save_file({"a": torch.zeros(2)}, tmp_path / "foreign")
-    (tmp_path / "newer").write_bytes(content.replace(b'\\"format\\": 8', b'\\"format\\": 9'))
+    (tmp_path / "older").write_bytes(content.replace(b'\\"format\\": 9', b'\\"format\\": 8'))
     altered = content.replace(b'\\"epsilon\\": 4.0', b'\\"epsilon\\": 0.1')
     assert altered != content
     (tmp_path / "altered").write_bytes(altered)
-    hollow = as_text({"format": FILE.version, "kind": FILE.kind, "header": {}, "digest": digest({}, {})})
+    hollow = as_text(
+        {"format": dpv.Table.archive.version, "kind": dpv.Table.archive.kind, "header": {}, "digest": digest({}, {})}
+    )
     (tmp_path / "hollow").write_bytes(safetensors.torch.save({}, {"dpvalue": hollow}))
     (tmp_path / "strange").write_bytes(safetensors.torch.save({}, {"dpvalue": "[1, 2"}))
     for name, message in {
         "cut": "not a dpvalue file, or is truncated", "flipped": "altered", "pickle": "not a dpvalue file",
-        "foreign": "must have dpvalue format 8 of a table, got none",
-        "newer": "must have dpvalue format 8 of a table, got 9",
+        "foreign": "must have dpvalue format 9 of a table, got none",
+        "older": "must have dpvalue format 9 of a table, got 8",
         "altered": "altered", "missing": "path must be a file", "hollow": "not a whole dpvalue file: names is missing",
         "strange": "has been damaged",
     }.items():  # fmt: skip

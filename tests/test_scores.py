@@ -13,15 +13,15 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.data.rows import PrivateRows
+from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
-from dpvalue.methods.steps import choose
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
 from dpvalue.models.ridge import ridge
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Option, prefer
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.job import Statistic
+from dpvalue.releasing.statistics import Description, Gradient, Loss
 from dpvalue.server.run import open_setting, run_for
 from dpvalue.valuation.games import Game
 
@@ -146,7 +146,7 @@ def test_labels_that_are_far_off_are_found(units: float) -> None:
     private, public, wrong = far_off(units=units)
     given: dict[str, Any] = {"model": "linear", "privacy": dpv.Privacy(4.0), "noise": "fast", "progress": False}
     result = dpv.value(private, public, **given)
-    assert result.table.is_score
+    assert result.table.method.name == "scores"
     assert result.guarantee.mechanism == "Laplace"
     assert dpv.detection.auc(result.values["shapley"], wrong) > 0.93
     # Zero is what public rows have: rows with right labels are there on average, the others far below.
@@ -168,16 +168,16 @@ def test_it_is_chosen_for_rows_of_a_regression_alone() -> None:
 
     rows = chosen(dpv.Parties(*private), public, model="linear")
     assert rows.projection == SCORE
-    assert rows.statistic == Statistic("score")
+    assert rows.method.statistic == Loss()
     assert rows.expected.far_off > 0.9 > rows.expected_auc
     for unit in ("party", "record"):
         sites = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit, game="steps")
         assert sites.projection != SCORE
-        assert sites.statistic == Statistic("gradient")
+        assert sites.method.statistic == Gradient()
         assert sites.expected.far_off is None
         refits = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit)
         assert refits.projection.source == "refit"
-        assert refits.statistic == Statistic("description", refits.surrogate.distance)
+        assert refits.method.statistic == Description(refits.method.surrogate.distance)
     train, test, _ = flipped_breast_cancer(200)
     labelled = chosen(dpv.Parties(*train), test)
     assert labelled.projection is None or not labelled.projection.is_score

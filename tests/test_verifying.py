@@ -25,7 +25,6 @@ from dpvalue.cli import app
 from dpvalue.home.policy import Coordinator as Asker
 from dpvalue.home.policy import Policy, Protection
 from dpvalue.jobs.execute import value_table
-from dpvalue.methods.saved import FILE
 from dpvalue.progress import silent
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key
@@ -261,25 +260,25 @@ def test_each_option_is_compared(folder: Path, once: None) -> None:
 def test_the_table_is_compared(folder: Path, once: None) -> None:
     path = folder / "table.safetensors"
     content = path.read_bytes()
-    header, tensors = FILE.read(path)
+    header, tensors = dpv.Table.archive.read(path)
     for name, tensor in tensors.items():
         for change in (
             tensor * 0 + 7,
             tensor.flatten()[:1],
             tensor.to(torch.float32 if tensor.dtype != torch.float32 else torch.float64),
         ):
-            FILE.write(path, header, {**tensors, name: change})
+            dpv.Table.archive.write(path, header, {**tensors, name: change})
             named(folder, f"table.safetensors, {name}")
-    FILE.write(path, header, {**tensors, "rows": tensors["rows"] * float("nan")})
+    dpv.Table.archive.write(path, header, {**tensors, "rows": tensors["rows"] * float("nan")})
     named(folder, "table.safetensors, rows[0, 0]: nan")
-    FILE.write(path, header, {**tensors, "more": tensors["rows"] + 1})
+    dpv.Table.archive.write(path, header, {**tensors, "more": tensors["rows"] + 1})
     named(folder, "table.safetensors, more")
     for at in [*leaves(header)][::3]:
-        FILE.write(path, edited(header, at, other), tensors)
+        dpv.Table.archive.write(path, edited(header, at, other), tensors)
         named(folder, "table.safetensors, ", str(at[-1]) if isinstance(at[-1], str) else f"[{at[-1]}]")
     path.write_bytes(Archive("table", 7).pack(header, tensors))
-    named(folder, "table.safetensors", "must have dpvalue format 8")
-    path.write_bytes(FILE.pack(header, tensors, Key.new().seal("table", 8, "0")))
+    named(folder, "table.safetensors", f"must have dpvalue format {dpv.Table.archive.version}")
+    path.write_bytes(dpv.Table.archive.pack(header, tensors, Key.new().seal("table", dpv.Table.archive.version, "0")))
     named(folder, "it holds more than a table")
     path.write_bytes(content[:-1])
     named(folder, "table.safetensors", "truncated")

@@ -21,7 +21,7 @@ from dpvalue.data.raw import as_numbers, join_rows, label_column, take_rows
 from dpvalue.data.rows import PrivateRows
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.steps import choose
+from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy

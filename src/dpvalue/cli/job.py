@@ -148,12 +148,12 @@ def _show(job: Job, signed: str | None) -> None:
     spent = guarantee(
         job.privacy, mechanism.noise_multiplier, job.rounds, mechanism.clip, job.simulation is not None, mechanism.law
     )
-    columns = required_columns(job)
+    columns, asked = required_columns(job), job.statistic.words
     lines = {
         "job": job.digest,
         "signed by": signed or "nobody",
         "public set": job.about.utility,
-        "asks for": f"{job.statistic.words}: {job.size} numbers a party, means over its {_counted(job)}, clipped, with noise",
+        "asks for": f"{asked}: {job.size} numbers a party, means over its {_counted(job)}, clipped, with noise",
         "reads": f"{len(columns)} columns: {', '.join(one_line(name) for name in columns)}",
         "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",
         "spends": str(spent),

@@ -10,11 +10,9 @@ from dpvalue.arrays import Floats
 from dpvalue.data.stored_encoding import encoding_from_json
 from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.saved import FILE, check_saved
-from dpvalue.methods.surrogate import Surrogate
+from dpvalue.methods.saved import check_saved
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.budget import Guarantee
-from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import read
 from dpvalue.valuation.estimates import FIELDS, Estimate
@@ -43,7 +41,7 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
         >>> len(load("values.safetensors"))
         4
     """
-    header, tensors = FILE.read(Path(path))
+    header, tensors = Table.archive.read(Path(path))
     table = table_of_parts(header, tensors, repr(str(path)), model, preprocess)
     if "result" not in header:
         return table
@@ -62,13 +60,12 @@ def table_of_parts(
 ) -> Table:
     """Return the table that a header and tensors hold, checked; `what` names them in errors."""
     try:
-        check_saved(header, tensors)
+        method = check_saved(header, tensors)
     except DpvalueError as error:  # a header that this library did not write
         raise DpvalueError(f"{what} is not a whole dpvalue file: {error}") from None
     named = header["model"] in KINDS
     if named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
-    projection = None if header["projection"] is None else Projection(**header["projection"])
     schedule = Schedule(**header["schedule"])
     return Table(
         **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
@@ -79,15 +76,8 @@ def table_of_parts(
         basis=tensors.get("basis"),
         model=header["model"] if named else model,
         encoding=encoding_from_json(header["encoding"], preprocess),
-        origin=Origin(
-            schedule,
-            header["permutations"],
-            projection,
-            header["expected_auc"],
-            tensors["sizes"].numpy(),
-            Surrogate.from_tensors(tensors["initial"], tensors["basis"], tensors) if header["surrogate"] else None,
-            tensors.get("trunk"),
-        ),
+        origin=Origin(schedule, header["permutations"], header["expected_auc"], tensors["sizes"].numpy()),
+        method=method,
     )
 
 

@@ -30,7 +30,7 @@ from dpvalue.methods.curves import Curves, learning_curves
 from dpvalue.methods.fits import Rows
 from dpvalue.methods.reading import Reading, read, without_noise
 from dpvalue.methods.surrogate import RIDGE, Surrogate
-from dpvalue.valuation.games import Game
+from dpvalue.valuation.games import ReleaseGame
 
 _STEPS, _CLOSE, _REMEMBERED = 100, 1e-8, 6
 _TURN = 6  # steps with the public curvature, before the fits' own is made
@@ -201,7 +201,7 @@ class _Fits:
         return self._refitting.inverse_curvatures(self.theta)
 
 
-class RefitGame(Game):
+class RefitGame(ReleaseGame):
     """What coalitions of the parties of a table of descriptions are worth; made by `Table.game`.
 
     Formal guarantee: reads the table and public things only; what it returns is post-processing.
@@ -230,7 +230,7 @@ class RefitGame(Game):
         for party, (row, std, size) in enumerate(known):
             yield surrogate, party, row, std, size, regression
 
-    def drawn(self, generator: np.random.Generator) -> RefitGame:
+    def without_noise(self, generator: np.random.Generator) -> RefitGame:
         """Return the game of what parties would have released without noise: one draw, given what they have."""
         rows = torch.stack([without_noise(*given, generator) for given in self._given()])
         return RefitGame(self.refitting, rows.to(self.rows), np.zeros(self.n), self._units, self)

@@ -12,14 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpvalue.archive import Archive
 from dpvalue.data.stored_encoding import check_encoding
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.surrogate import Surrogate
-from dpvalue.models.described import BESIDES
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Guarantee
 from dpvalue.privacy.laws import LAWS
-from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.stored import (
     COUNT,
@@ -40,44 +36,34 @@ from dpvalue.stored import (
     one_of,
 )
 from dpvalue.valuation.estimates import FIELDS
+from dpvalue.valuation.method import Method, method_named
+from dpvalue.valuation.table import METHOD
 
-FILE = Archive("table", 8)
-"""Of a table, with values or without."""
 _FLOATS = (torch.float32, torch.float64)
 
 
-def check_saved(header: Any, tensors: dict[str, Tensor]) -> None:
-    """Raise unless a header and its tensors are a table, or a result, of which everything fits together."""
+def check_saved(header: Any, tensors: dict[str, Tensor]) -> Method:
+    """Return the method of a table; raise unless header and tensors are one, or a result, and all fits together."""
     OBJECT("its header", header)
     _TABLE("", header)
     n, basis = len(header["names"]), tensors.get("basis")
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
-    if (basis is None) != (header["projection"] is None):
-        raise DpvalueError("projection and basis go together, got one of them")
-    if header["surrogate"] and basis is None:
-        raise DpvalueError("the refit game needs a basis: directions that parties were described in")
-    width = len(initial)
-    if basis is not None:
-        width = len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
-        width += BESIDES if header["surrogate"] else 0
-    _tensor(tensors, "rows", _FLOATS, (n, width))
+    width = len(initial) if basis is None else len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
+    stored = header["method"]
+    payload = {name.removeprefix(METHOD): part for name, part in tensors.items() if name.startswith(METHOD)}
+    method = method_named(stored["name"]).of_parts(stored, payload, initial, basis)
+    _tensor(tensors, "rows", _FLOATS, (n, method.statistic.width(width)))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
         raise DpvalueError("the tensor 'sizes' must hold whole numbers of at least 0")
-    if "trunk" in tensors:
-        _tensor(tensors, "trunk", _FLOATS, (None,))
-        if not header["surrogate"]:
-            raise DpvalueError("a trunk is for the refit game: the table is of another")
-    if header["surrogate"]:
-        described = Surrogate.from_tensors(initial, tensors["basis"], tensors)
-        if len(described.chosen) != n:
-            raise DpvalueError(f"the tensor 'refit.chosen' must be a whole number for each of {n} parties")
+    method.require_parties(n)
     if "result" in header:
         fields(result=_RESULT)("", header)
         for number in range(len(header["result"]["semivalues"])):
             for field in FIELDS:
                 kind = torch.int64 if field == "counts" else torch.float64
                 _tensor(tensors, f"{field}.{number}", (kind,), (n,))
+    return method
 
 
 def check_guarantee(name: str, stored: Any) -> None:
@@ -131,14 +117,13 @@ _SPENT = fields(
 _TABLE = fields(
     names=each(must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1),
     guarantee=check_guarantee,
-    projection=maybe(_describes(Projection)),
     expected_auc=maybe(NUMBER),
-    surrogate=FLAG,
     learning_rate=POSITIVE,
     model=TEXT,
     digest=TEXT,
     encoding=check_encoding,
     schedule=_describes(Schedule),
+    method=fields(name=TEXT),
     permutations=COUNT,
     seed=WHOLE,
 )

@@ -8,10 +8,10 @@ from torch import Tensor
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
-from dpvalue.valuation.games import Game
+from dpvalue.valuation.games import ReleaseGame
 
 
-class TableGame(Game):
+class TableGame(ReleaseGame):
     """What coalitions of the parties of a table are worth; made by `Table.game`.
 
     Formal guarantee: reads the table and public things only; what it returns is post-processing.

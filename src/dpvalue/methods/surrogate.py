@@ -141,12 +141,11 @@ class Surrogate:
                 row[place, : len(vector)] = vector
         numbers = torch.tensor([self.distance, self.public], dtype=torch.float64)
         plain |= {"numbers": numbers, "windows": padded, "chosen": torch.from_numpy(self.chosen)}
-        return {f"refit.{name}": tensor.contiguous() for name, tensor in plain.items()}
+        return {name: tensor.contiguous() for name, tensor in plain.items()}
 
     @classmethod
-    def from_tensors(cls, origin: Tensor, vectors: Tensor, tensors: dict[str, Tensor]) -> Surrogate:
+    def from_tensors(cls, origin: Tensor, vectors: Tensor, parts: dict[str, Tensor]) -> Surrogate:
         """Return what a file holds; raises unless everything fits together."""
-        parts = {name.removeprefix("refit."): part for name, part in tensors.items() if name.startswith("refit.")}
         directions, size = vectors.shape
         used = len(parts["windows"]) if "windows" in parts and parts["windows"].dim() else 0
         shapes = {
@@ -158,27 +157,27 @@ class Surrogate:
         }
         for name, shape in shapes.items():
             if name not in parts or parts[name].shape != shape or parts[name].dtype != torch.float64:
-                raise DpvalueError(f"the tensor 'refit.{name}' must be float64 of shape {shape}")
-        for name, part in [("basis", vectors), *((f"refit.{name}", parts[name]) for name in shapes)]:
+                raise DpvalueError(f"the tensor 'method.{name}' must be float64 of shape {shape}")
+        for name, part in [("basis", vectors), *((f"method.{name}", parts[name]) for name in shapes)]:
             if not bool(part.isfinite().all()):
                 raise DpvalueError(f"the tensor {name!r} must be of finite numbers")
         if not bool((parts["numbers"] > 0).all()):
-            raise DpvalueError("the tensor 'refit.numbers' must be of positive numbers")
+            raise DpvalueError("the tensor 'method.numbers' must be of positive numbers")
         stored, chosen = parts["windows"], parts.get("chosen")
         if chosen is None or chosen.dtype != torch.int64 or chosen.dim() != 1 or not len(chosen):
-            raise DpvalueError("the tensor 'refit.chosen' must be a whole number a party")
+            raise DpvalueError("the tensor 'method.chosen' must be a whole number a party")
         if int(chosen.min()) < 0 or int(chosen.max()) >= len(stored):
-            raise DpvalueError("the tensor 'refit.chosen' must name windows that are there")
+            raise DpvalueError("the tensor 'method.chosen' must name windows that are there")
         windows = []
         for first, centre, noise, planted, spread, profile in stored:
             count = int(first[0])
             if count != float(first[0]) or not 1 <= count <= directions or not bool((first[1:3] > 0).all()):
-                raise DpvalueError("the tensor 'refit.windows' holds no windows")
+                raise DpvalueError("the tensor 'method.windows' holds no windows")
             numbers = count + BESIDES
             if bool((planted[:count] < 0).any()) or bool((spread[:numbers] < 0).any()):
-                raise DpvalueError("the tensor 'refit.windows' must have no negative variances")
+                raise DpvalueError("the tensor 'method.windows' must have no negative variances")
             if not bool((profile[:count] > 0).all()):
-                raise DpvalueError("the tensor 'refit.windows' must have positive weights of directions")
+                raise DpvalueError("the tensor 'method.windows' must have positive weights of directions")
             windows.append(
                 Window(
                     count, float(first[1]), float(first[2]),

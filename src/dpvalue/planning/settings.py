@@ -23,7 +23,8 @@ from dpvalue.releasing.schedule import Schedule, as_schedule
 from dpvalue.streams import require_seed
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
-GAMES = ("auto", "refit", "steps")
+GAMES = ["auto", "refit", "steps"]
+"""What `Settings.game` may name; `register_method` adds to it."""
 
 
 class Fields(TypedDict, total=False):
@@ -118,8 +119,8 @@ class Settings:
         if self.checkpoint is not None and (self.privacy is None or self.ledger is not None):
             raise DpvalueError("checkpoint is for a private run without a ledger: a ledger keeps all releases itself")
         require_choice("game", self.game, GAMES)
-        if self.game == "refit" and self._not_open:
-            raise DpvalueError(f"game='refit' makes one release its own way: leave {self._not_open} open")
+        if self.game not in ("auto", "steps") and self._not_open:
+            raise DpvalueError(f"game={self.game!r} makes one release its own way: leave {self._not_open} open")
         require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)

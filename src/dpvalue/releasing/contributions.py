@@ -75,7 +75,12 @@ class Contributions:
     """
 
     def __init__(
-        self, model: UnitNumbers, rows: PrivateRows | PublicRows, mechanism: Mechanism, engine: Engine, on_grid: bool = False
+        self,
+        model: UnitNumbers,
+        rows: PrivateRows | PublicRows,
+        mechanism: Mechanism,
+        engine: Engine,
+        on_grid: bool = False,
     ) -> None:
         if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
             raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")

@@ -249,7 +249,7 @@ class Job(_Crossing):
     simulation: Simulation | None
     about: About
     dtype: str
-    statistic: Statistic = Gradient()
+    statistic: Statistic = Gradient()  # noqa: RUF009  (immutable)
 
     def __post_init__(self) -> None:
         self.statistic.require_basis(self.basis)

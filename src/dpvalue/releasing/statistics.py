@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpvalue.archive import Tensors
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import Described, Linear, Model, Score, UnitNumbers, projected
+from dpvalue.models import Described, Linear, Model, Projected, Score, UnitNumbers, projected
 from dpvalue.models.described import BESIDES
 from dpvalue.stored import POSITIVE, build, fields
 
@@ -62,8 +62,8 @@ class Statistic(ABC):
     def asked(self, ground: Ground) -> UnitNumbers:
         """Return what rows are asked through."""
 
-    def require_basis(self, basis: Tensor | None) -> None:
-        """Raise unless these directions are those of such a statistic; any are by default."""
+    def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
+        """Raise unless these directions are those of such a statistic."""
 
     def header(self) -> dict[str, Any]:
         """Return its numbers and texts for a file; fields that are tensors are for `tensors`."""
@@ -108,7 +108,9 @@ class Loss(Statistic):
 
     def asked(self, ground: Ground) -> UnitNumbers:
         """Return the line, asked for losses."""
-        return Score(along(ground))
+        line = along(ground)
+        assert isinstance(line, Projected)
+        return Score(line)
 
     def require_basis(self, basis: Tensor | None) -> None:
         """Raise unless there is one direction."""
@@ -125,9 +127,7 @@ class Description(Statistic):
     """
 
     name: ClassVar[str] = "description"
-    words: ClassVar[str] = (
-        "how each record would move the public model, in public directions, and how far off it is"
-    )
+    words: ClassVar[str] = "how each record would move the public model, in public directions, and how far off it is"
 
     distance: float
 
@@ -185,4 +185,3 @@ def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
 def statistic_parts(statistic: Statistic) -> tuple[dict[str, Any], Tensors]:
     """Return the header and the tensors by which a file describes a statistic."""
     return {"name": statistic.name, **statistic.header()}, statistic.tensors()
-

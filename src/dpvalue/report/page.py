@@ -10,7 +10,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.scores import ADDITIVE
+from dpvalue.methods.scores import Scores
 from dpvalue.planning.detection import is_useful
 from dpvalue.printable import safe
 from dpvalue.report.bars import Bar, bars
@@ -201,7 +201,7 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
 
 def _tasks(record: Record) -> str:
     figures = []
-    worth = "sum of scores" if record.values is not None and record.values.game == ADDITIVE else "utility"
+    worth = "utility" if record.values is None or record.values.game != Scores.words else Scores.worth
     for kind, how in _CURVES.items():
         text = f"{worth.capitalize()} {how}"
         curves = [curve for curve in record.curves if curve.kind == kind]

@@ -9,7 +9,7 @@ import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.display import extremes
-from dpvalue.methods.steps import choose
+from dpvalue.methods.choosing import choose
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
 from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.noise import noise_source

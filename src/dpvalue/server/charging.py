@@ -15,13 +15,13 @@ from dpvalue.arrays import Floats
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.steps import Choice
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, charge_of
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.releasing.checkpoint import Checkpoint
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.valuation.estimates import FIELDS, Estimate
+from dpvalue.valuation.method import Choice
 
 
 @dataclass(frozen=True)

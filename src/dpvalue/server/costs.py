@@ -24,14 +24,8 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import TABLES
 from dpvalue.engine.walks import Walker
-from dpvalue.methods.few import FewGame
-from dpvalue.methods.fits import Rows
-from dpvalue.methods.line import MANY, LineGame
-from dpvalue.methods.refitting import RefitGame, Refitting
-from dpvalue.methods.scores import AdditiveGame
-from dpvalue.methods.steps import Choice, Setting
-from dpvalue.methods.sums import TableGame
-from dpvalue.methods.surrogate import Surrogate
+from dpvalue.methods.line import MANY
+from dpvalue.planning.situation import Situation
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import silent
@@ -42,8 +36,9 @@ from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.server.rounds import Rounds
 from dpvalue.streams import Purpose, permutations, stream
 from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, Game
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, ReleaseGame
 from dpvalue.valuation.intervals import default_draws
+from dpvalue.valuation.method import Choice
 from dpvalue.valuation.semivalues import semivalues
 
 _STAND_INS, _MOST_ROWS = 256, 4096
@@ -74,7 +69,7 @@ class Costs:
     value_seconds: float | None = None
 
 
-def stated_costs(at: Setting, choice: Choice) -> Costs:
+def stated_costs(at: Situation, choice: Choice) -> Costs:
     """Return the bytes that a run is expected to take: a function of public sizes, with nothing measured."""
     cells = float(at.sizes.sum()) * at.public.x[0].numel()
     table = at.n * choice.model.size * choice.initial.element_size()
@@ -82,7 +77,7 @@ def stated_costs(at: Setting, choice: Choice) -> Costs:
     return Costs(table, int(_PROCESS_BYTES + public + TABLES * table + cells * _CELL[1] + at.n * _PARTY_BYTES))
 
 
-def timed_costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
+def timed_costs(at: Situation, choice: Choice, chosen_in: float) -> Costs:
     """Return what a run is expected to take, with seconds from trials on public rows.
 
     Formal guarantee: reads public rows and the parties' public sizes only. Its caller must not have opened private
@@ -92,9 +87,9 @@ def timed_costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
     trial = _Trial(at, choice)
     cells = float(at.sizes.sum()) * at.public.x[0].numel()
     first = chosen_in + cells * _CELL[0]
-    if choice.surrogate is not None:
+    if choice.method.fits_coalitions:
         began = time.perf_counter()
-        game = trial.refit_game(choice.surrogate)
+        game = trial.game(min(n, MOST_PLAYERS_ENUMERATED))
         first += time.perf_counter() - began
         each, walks = trial.coalition(game) * n, LEAST_WALKS
         if n <= MOST_PLAYERS_ENUMERATED and 2**n <= most * n:
@@ -110,7 +105,7 @@ def timed_costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
         each = trial.walk(1)[0]
         value = longest = first + (trial.rounds() if choice.schedule.in_rounds else trial.interleaved())
         walks = most - choice.schedule.first_valued(most)
-    again = walks if choice.surrogate is not None else min(walks, LEAST_WALKS)
+    again = walks if choice.method.fits_coalitions else min(walks, LEAST_WALKS)
     after = each * default_draws(n, 0) * again + n * _PARTY_SECONDS
     return replace(stated_costs(at, choice), seconds=(value + after, longest + after), value_seconds=value)
 
@@ -118,13 +113,12 @@ def timed_costs(at: Setting, choice: Choice, chosen_in: float) -> Costs:
 class _Trial:
     """Pieces of a run, done with stand-ins for a few of the parties: public rows, as many as the parties have."""
 
-    def __init__(self, at: Setting, choice: Choice) -> None:
+    def __init__(self, at: Situation, choice: Choice) -> None:
         self._at, self._choice, self._engine = at, choice, at.settings.engine
         # How many rows a person has is not known: each row of a stand-in is a person of its own.
         own_rows = choice.mechanism.unit == "person"
         self._mechanism = replace(choice.mechanism, unit="record") if own_rows else choice.mechanism
         self._generator = stream(at.settings.seed, Purpose.TUNING)
-        self._evaluate = Evaluator(at.public, choice.model, self._engine)
         self._noise = noise_source(at.settings.noise, at.settings.seed)
 
     def _contributions(self, most: int) -> tuple[Contributions, float]:
@@ -147,7 +141,7 @@ class _Trial:
     def _walker(self, n: int) -> Walker:
         """A walk of fewer parties goes as far with larger steps."""
         rate = self._choice.learning_rate * self._at.n / n
-        return Walker(self._choice.model, self._choice.initial, rate, self._engine)
+        return Walker(self._choice.walked, self._choice.initial, rate, self._engine)
 
     def rounds(self) -> float:
         """Return the seconds that the releases of all parties take, made in rounds."""
@@ -166,16 +160,12 @@ class _Trial:
         asking.run(silent)  # the first time is slower
         return times * _timed(lambda: asking.run(silent))
 
-    def refit_game(self, surrogate: Surrogate) -> RefitGame:
-        """Return the refit game of a few parties without rows."""
-        at, model = self._at, self._choice.head
-        few = min(at.n, MOST_PLAYERS_ENUMERATED)
-        evaluate = Evaluator(at.public, model, self._engine)
-        refitting = Refitting(surrogate, Rows.of(model, at.public), evaluate, at.settings.seed)
-        rows = torch.zeros(few, surrogate.size).to(at.initial)
-        return RefitGame(refitting, rows, np.full(few, 1.0), np.maximum(at.sizes[:few], 1))
+    def game(self, few: int) -> ReleaseGame:
+        """Return the game of a few parties without rows."""
+        choice = self._choice
+        return choice.method.stand_ins(self._at, choice, choice.initial.new_zeros(few, len(choice.initial)))
 
-    def coalition(self, game: RefitGame) -> float:
+    def coalition(self, game: ReleaseGame) -> float:
         """Return the seconds that the worth of a coalition takes."""
         coalitions = self._generator.random((_TRIAL_COALITIONS, game.n)) < 0.5
         return min(_timed(lambda: game.worth(coalitions)) for _ in range(_TIMES)) / _TRIAL_COALITIONS
@@ -184,6 +174,7 @@ class _Trial:
         """Return the seconds that a schedule of the paper takes, releases and values together."""
         schedule, most = self._choice.schedule, self._at.settings.permutations
         contributions, times = self._contributions(_SEQUENTIAL_STAND_INS)
+        evaluate = Evaluator(self._at.public, self._choice.walked, self._engine)
         walks = min(most, max(_TRIAL_WALKS, schedule.block) if schedule.correlated else 10 * _TRIAL_WALKS)
         estimator, walker = Estimator(semivalues("shapley")[0], contributions.n, walks), self._walker(contributions.n)
         compiled = runs_compiled(contributions, schedule, most, self._at.n, walker.initial)
@@ -197,8 +188,8 @@ class _Trial:
             compiled=compiled,
         )
         if compiled:  # what is compiled, or loaded, once is no part of what a walk takes
-            trial.run(silent, self._evaluate)
-        return times * most / walks * _timed(lambda: trial.run(silent, self._evaluate, estimator.add))
+            trial.run(silent, evaluate)
+        return times * most / walks * _timed(lambda: trial.run(silent, evaluate, estimator.add))
 
     def walk(self, most: int) -> tuple[float, int, int]:
         """Return the seconds of a walk of all parties over the final table, how many meet the tolerance, and the most.
@@ -209,16 +200,12 @@ class _Trial:
         few, n = len(table), self._at.n
         estimator = Estimator(semivalues("shapley")[0], few)
         orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
-        projection = self._choice.projection
-        is_score = projection is not None and projection.is_score
-        game: Game = AdditiveGame(table) if is_score else TableGame(self._walker(few), self._evaluate, table)
-        for kind in () if is_score else (LineGame, FewGame):
-            if not kind.suits(self._walker(few), self._evaluate):
-                continue
-            known = kind(self._walker(n), self._evaluate, table.repeat(-(-n // few), 1)[:n]).known
-            if n >= MANY and known(semivalues("shapley")[0]) is not None:
-                return _timed(partial(known, semivalues("shapley")[0])), 1, 1
-            game = kind(self._walker(few), self._evaluate, table)
+        method = self._choice.method
+        if n >= MANY:
+            whole = method.stand_ins(self._at, self._choice, table.repeat(-(-n // few), 1)[:n])
+            if whole.known(semivalues("shapley")[0]) is not None:
+                return _timed(partial(whole.known, semivalues("shapley")[0])), 1, 1
+        game = method.stand_ins(self._at, self._choice, table)
         game.walk(orders[:1])
 
         walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))

@@ -299,8 +299,8 @@ def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> 
     """Return the server's side for parties who are asked by messages: `rounds.ask_each` of `prepared.job(names)`."""
     choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
     return Learning(
-        walker=Walker(choice.model, choice.initial, choice.learning_rate, settings.engine),
-        evaluate=Evaluator(public, choice.model, settings.engine),
+        walker=Walker(choice.walked, choice.initial, choice.learning_rate, settings.engine),
+        evaluate=Evaluator(public, choice.walked, settings.engine),
         schedule=choice.schedule,
         rounds=settings.permutations,
         seed=settings.seed,
@@ -331,7 +331,7 @@ def _stand_ins(prepared: Prepared) -> Learning:
 
     half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
     learning = learning_for(prepared, tuple(range(at.n)), ask)
-    return replace(learning, evaluate=Evaluator(half, choice.model, engine))
+    return replace(learning, evaluate=Evaluator(half, choice.walked, engine))
 
 
 _semivalues = semivalues  # the argument of federated shadows the function

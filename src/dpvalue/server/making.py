@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,16 +13,13 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.steps import Choice, Setting, counted_units
-from dpvalue.methods.surrogate import make_surrogate
-from dpvalue.models import Described
 from dpvalue.planning.settings import Settings
+from dpvalue.planning.situation import Situation
 from dpvalue.releasing.job import About, Course, Job, PublicModel, Simulation
 from dpvalue.streams import replay_seed, replay_seed_of_rows
-from dpvalue.valuation.table import Origin, Table
+from dpvalue.valuation.method import Choice
+from dpvalue.valuation.table import METHOD, Origin, Table
 
-_LARGEST = 10**8
-_GROWTH = 1.1  # from one size to the next for which a window is chosen
 _DENORMAL = 1e-30
 
 
@@ -48,21 +44,14 @@ def make_table(
         model=settings.model,
         digest=choice.model.digest(),
         encoding=encoding,
-        origin=Origin(
-            choice.schedule,
-            settings.permutations,
-            choice.projection,
-            choice.expected_auc,
-            sizes,
-            choice.surrogate,
-            choice.trunk,
-        ),
+        origin=Origin(choice.schedule, settings.permutations, choice.expected_auc, sizes),
+        method=choice.method,
         seed=replay_seed_of_rows(rows.numpy()) if choice.spent.simulation else replay_seed(settings.seed),
     )
 
 
 def make_job(
-    at: Setting,
+    at: Situation,
     encoding: Encoding,
     choice: Choice,
     names: Sequence[str | int] = (),
@@ -84,11 +73,11 @@ def make_job(
     settings, public = at.settings, at.public
     if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
         raise DpvalueError("a job is for rounds with privacy, 'replay', 'lagged' or federated learning: others walk")
-    wide, least = _by_size(at, choice)
+    wide, least = choice.method.by_size(at, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(
         encoding=encoding,
-        model=PublicModel(settings.model, at.model.digest(), choice.trunk),
+        model=PublicModel(settings.model, at.model.digest(), wide.method.tensors().get("trunk")),
         origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
         basis=None if choice.basis is None else _flushed(choice.basis.vectors),
         mechanism=choice.mechanism,
@@ -97,35 +86,13 @@ def make_job(
         simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
         about=About(public_digest(public), target, recipe, settings.seed, _blank(settings, wide, encoding, least)),
         dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
-        statistic=choice.statistic,
+        statistic=choice.method.statistic,
     )
 
 
 def public_digest(public: PublicSet) -> str:
     """Return what a job knows its public set by."""
     return digest({"metric": public.metric.name, "l2": public.l2}, {"x": public.x, "y": public.y})
-
-
-def _by_size(at: Setting, choice: Choice) -> tuple[Choice, Ints]:
-    """The choice for stand-ins of all sizes, one for each range, and the least number of units of each.
-
-    Under the refit game a party is asked by its size. The directions do not depend on sizes: what is chosen here for
-    the sizes of the plan is what the plan has chosen.
-    """
-    if choice.surrogate is None or choice.basis is None:
-        return choice, np.zeros(1, dtype=np.int64)
-    assert isinstance(choice.model, Described)
-    grown = np.unique(np.rint(_GROWTH ** np.arange(0, np.log(_LARGEST) / np.log(_GROWTH))).astype(np.int64))
-    sizes = np.unique(np.concatenate([[0], grown, counted_units(at, choice.mechanism)]))
-    noise = choice.mechanism.noise_std(torch.from_numpy(sizes)).numpy()
-    whole = choice.mechanism.unit == "party"
-    wide = make_surrogate(choice.model.linear, at.public, sizes, noise, at.settings.seed, whole).rounded(
-        at.initial.dtype
-    )
-    starts = np.flatnonzero(np.concatenate([[True], np.diff(wide.chosen) != 0]))
-    wide = replace(wide, chosen=wide.chosen[starts])
-    basis = replace(choice.basis, points=wide.weights().to(at.initial)[None])
-    return replace(choice, surrogate=wide, basis=basis), sizes[starts]
 
 
 def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) -> Parts:
@@ -137,7 +104,7 @@ def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) ->
     ).parts()
     return (
         {name: part for name, part in header.items() if name != "encoding"},
-        {name: part for name, part in tensors.items() if name not in ("initial", "basis", "trunk")},
+        {name: part for name, part in tensors.items() if name not in ("initial", "basis", f"{METHOD}trunk")},
     )
 
 

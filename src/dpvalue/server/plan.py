@@ -9,27 +9,28 @@ from numbers import Integral
 from typing import Any, Unpack
 
 import numpy as np
-import torch
 
 from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.local import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.methods.retraining import CAN_WORK as CAN_AGREE
-from dpvalue.methods.retraining import Agreement, Made, rehearse
-from dpvalue.methods.steps import Choice, Setting, choose, expected_at, no_laplace, plays_refit
-from dpvalue.methods.surrogate import Surrogate
+from dpvalue.methods.choosing import choose, method_of
+from dpvalue.methods.steps import Steps
+from dpvalue.planning.agreement import CAN_WORK as CAN_AGREE
+from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
-from dpvalue.planning.expectation import Expectation
+from dpvalue.planning.offers import expected_at, no_laplace
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.situation import Situation
 from dpvalue.privacy.budget import Guarantee, Privacy, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.server.costs import Costs, stated_costs, timed_costs
 from dpvalue.server.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
 from dpvalue.server.run import Prepared, open_setting
+from dpvalue.valuation.method import method_named
 
 _EPSILONS = 0.01, 1000.0
 
@@ -115,9 +116,9 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
-    refits = settings.game == "refit"
-    if refits:
-        _require_refit(privacy, auc)
+    method = Steps if settings.game == "auto" else method_named(settings.game)
+    method.require_budget(privacy, auc)
+    if method.one_release:
         schedule = Schedule("replay", rounds=1, probes=1)
     elif schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
@@ -126,13 +127,15 @@ def _without_data(
     possible = [offered for offered in both.values() if offered is not None]
     if not possible:
         raise no_laplace(settings, privacy)
-    is_open = len(possible) > 1 or (settings.free_projection and privacy.vector_law is not None and not refits)
+    is_open = len(possible) > 1 or (
+        settings.free_projection and privacy.vector_law is not None and not method.one_release
+    )
     spent = None if is_open else possible[0]
     epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
     noise = None
     if spent is not None and spent.noise_multiplier is not None:
         noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
-    width = None if is_open or refits else parameters
+    width = None if is_open or method.one_release else parameters
     if fixed is not None:
         width = fixed.m
     elif spent is not None and law_named(spent.law).scalar:
@@ -162,19 +165,11 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     privacy = settings.privacy
     assert privacy is not None
     began = time.perf_counter() if timed else 0.0
-    refits = plays_refit(at)
-    if refits:
-        _require_refit(privacy, auc)
-    rehearsal = None if refits else at.rehearsal()
+    method = method_of(at)
+    method.require_budget(privacy, auc)
+    rehearsal = None if method.one_release else at.rehearsal()
     choice = choose(at, rehearsal)
-    expected: Expectation | Agreement
-    if choice.surrogate is not None:
-        expected = _agreement(at, choice, choice.surrogate)
-    elif choice.expected is None:
-        assert rehearsal is not None
-        expected = expected_at(at, privacy, rehearsal)  # all directions at a given norm: nothing had to be chosen
-    else:
-        expected = choice.expected
+    expected = choice.method.expected(at, choice, rehearsal)
     taken = timed_costs(at, choice, time.perf_counter() - began) if timed else stated_costs(at, choice)
     spent = choice.spent
     assert spent.epsilon is not None
@@ -202,33 +197,6 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
             inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
             other_unit = expected_at(inner, record, inner.rehearsal()).auc
     return replace(made, advice=advice(made, works_at, other_unit))
-
-
-def _require_refit(privacy: Privacy, auc: float | None) -> None:
-    """Raise where the refit game cannot be played at such a budget, or does not answer what is asked."""
-    if auc is not None:
-        raise DpvalueError(
-            "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
-        )
-    if privacy.vector_law is None or privacy.accounting != "composition":
-        raise DpvalueError("game='refit' needs Gaussian noise (delta above 0), and accounting='composition'")
-
-
-def _agreement(at: Setting, choice: Choice, surrogate: Surrogate) -> Agreement:
-    """How well values are expected to agree with retraining, and which parties are too small to be judged."""
-    settings, head = at.settings, choice.head
-    featured = replace(at.public, x=head.inputs(at.public.x)[:, :-1])
-    whole = choice.mechanism.unit == "party"
-    counted = at.sizes if whole else at.units
-    noise = choice.mechanism.noise_std(torch.from_numpy(at.units)).numpy()
-    return rehearse(
-        head.on_features(),
-        featured,
-        Made(counted, noise, whole),
-        surrogate,
-        settings.engine,
-        settings.seed,
-    )
 
 
 def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
@@ -295,7 +263,7 @@ def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None])
     )
 
 
-def _epsilon_for(at: Setting, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
+def _epsilon_for(at: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
     """The smallest epsilon, to 2%, at which the best way to release is expected to have this AUC."""
 
     def reaches(epsilon: float) -> bool:

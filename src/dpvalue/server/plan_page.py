@@ -8,7 +8,7 @@ from typing import Any
 from dpvalue.data.parties import as_parties
 from dpvalue.display import counted, html_lines
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.retraining import Agreement
+from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.detection import efficiency, is_useful
 from dpvalue.planning.expectation import Expectation
 from dpvalue.privacy.budget import Guarantee, Privacy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,15 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.apart import require_other_rows
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.parties import Parties
-from dpvalue.data.utility import Utility
+from dpvalue.data.utility import PublicSet, Utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.steps import Choice, Setting, choose
+from dpvalue.methods.choosing import choose
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import build_model
 from dpvalue.planning.settings import Settings
+from dpvalue.planning.situation import Situation
 from dpvalue.privacy.budget import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.privacy.ledger import Ledger
@@ -40,6 +41,7 @@ from dpvalue.server.charging import Charging, charging
 from dpvalue.server.making import make_job, make_table
 from dpvalue.server.rounds import Rounds
 from dpvalue.valuation.estimates import Estimate, Estimator
+from dpvalue.valuation.method import Choice
 from dpvalue.valuation.semivalues import Semivalue
 from dpvalue.valuation.table import Table
 
@@ -59,7 +61,7 @@ class Run:
     encoding: Encoding
     walker: Walker
     contributions: Contributions
-    evaluate: Evaluator
+    public: PublicSet
     names: tuple[str | int, ...]
     sizes: Ints
     holding: Holding
@@ -107,8 +109,13 @@ class Run:
             rows, estimates = walk()
         else:
             weights = {name: estimator.weights for name, estimator in estimators.items()}
-            rows, estimates = self.charging.walks(self.choice.releases, self.evaluate.public, walk, weights)
+            rows, estimates = self.charging.walks(self.choice.releases, self.public, walk, weights)
         return self._table(rows), estimates
+
+    @cached_property
+    def evaluate(self) -> Evaluator:
+        """The utility of models; for methods that walk."""
+        return Evaluator(self.public, self.choice.walked, self.settings.engine)
 
     @property
     def answering(self) -> Answering:
@@ -144,8 +151,7 @@ class Run:
         if isinstance(keeper, Ledger):
             keeper.require_for(self.holding, privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
-        public = self.evaluate.public
-        charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, public, facts)
+        charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
         return replace(self, charging=charged)
 
     def _value_round(
@@ -175,7 +181,7 @@ class Run:
 class Prepared:
     """All of a run that public things decide, before a private row is read; made by `prepare`."""
 
-    at: Setting
+    at: Situation
     encoding: Encoding
     choice: Choice
     utility: Utility
@@ -211,9 +217,9 @@ class Prepared:
             settings=settings,
             choice=choice,
             encoding=self.encoding,
-            walker=Walker(choice.model, choice.initial, choice.learning_rate, engine),
+            walker=Walker(choice.walked, choice.initial, choice.learning_rate, engine),
             contributions=contributions,
-            evaluate=Evaluator(public, choice.model, engine),
+            public=public,
             names=parties.names,
             sizes=self.at.sizes,
             holding=parties.holding,
@@ -250,7 +256,7 @@ def announce(prepared: Prepared) -> None:
     )  # fmt: skip
 
 
-def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Setting, Encoding]:
+def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Situation, Encoding]:
     """Return everything that choices are made from, and the encoding of the public set."""
     dtype, device = settings.engine.torch_dtype, settings.engine.torch_device
     encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
@@ -261,4 +267,4 @@ def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints)
             raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")
         if isinstance(settings.projection, Projection):
             raise DpvalueError("fresh_start needs projection=None: a basis belongs to one initial model")
-    return Setting(model, model.initial(settings.seed), public, sizes, units, settings), encoding
+    return Situation(model, model.initial(settings.seed), public, sizes, units, settings), encoding

@@ -20,7 +20,7 @@ from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.server.rounds import on_walks, requests
 from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
 from dpvalue.study.checks import require_release
-from dpvalue.valuation.table import Table
+from dpvalue.valuation.table import METHOD, Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,10 +87,7 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     ])  # fmt: skip
     mechanism = job.mechanism
     noise = abs(mechanism.scale.gain) * mechanism.noise_std(torch.from_numpy(units)).numpy() / np.sqrt(counts)
-    surrogate = blank.origin.surrogate
-    if surrogate is not None:
-        places = np.array([job.course.range_of(int(count)) for count in units])
-        surrogate = replace(surrogate, chosen=surrogate.chosen[places])
+    ranges = np.array([job.course.range_of(int(count)) for count in units])
     labels = np.empty(len(names), dtype=object)
     labels[:] = names
     spent = replace(blank.guarantee, charged=replace(blank.guarantee.charged, parties="named parties"))
@@ -100,7 +97,8 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
         rows=rows,
         names=numbered_groups(labels)[0],
         noise_std=noise,
-        origin=replace(blank.origin, sizes=units, surrogate=surrogate),
+        origin=replace(blank.origin, sizes=units),
+        method=blank.method.for_parties(ranges),
         seed=blank.seed if job.simulation is None else replay_seed_of_rows(rows.numpy()),
     )
 
@@ -130,7 +128,7 @@ def _blank(job: Job) -> Table:
     if job.about.table is None:
         raise DpvalueError("the job holds no table to put releases into")
     header, tensors = job.about.table
-    own = {"initial": job.origin, "basis": job.basis, "trunk": job.model.trunk}
+    own = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
     whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}
     model = None if isinstance(job.model.kind, str) else job.model.kind
     written = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as a file would hold it

@@ -14,6 +14,7 @@ from math import comb, inf
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.errors import DpvalueError, require_count
@@ -109,6 +110,27 @@ class Game(ABC):
         """Return the values if they are known without a walk: exactly, or with an error that is stated."""
         values = self.exact(semivalue)
         return None if values is None else exact_estimate(values, evaluations=1)
+
+
+class ReleaseGame(Game):
+    """A game of what parties released, which can be played again with other rows of the same parties.
+
+    Attributes:
+        rows: the releases (n, m).
+    """
+
+    rows: Tensor
+
+    @abstractmethod
+    def with_rows(self, rows: Tensor) -> ReleaseGame:
+        """Return the game of another table of the same parties."""
+
+    def without_noise(self, generator: np.random.Generator) -> ReleaseGame | None:
+        """Return the game of a draw of what parties may have released without noise, given what they have.
+
+        None where releases are valued as they are, and nothing is made of what they may be.
+        """
+        return None
 
 
 class FunctionGame(Game):

@@ -34,12 +34,11 @@ import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_number
-from dpvalue.methods.refitting import RefitGame
 from dpvalue.privacy.laws import law_named
 from dpvalue.progress import Progress
 from dpvalue.releasing.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, estimate_values
+from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED, ReleaseGame, estimate_values
 from dpvalue.valuation.semivalues import Semivalue
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def default_draws(parties: int, walks: int) -> int:
     return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
-def renoise(result: NoisyValues, game: Any, draws: int, progress: Progress) -> dict[str, Renoised]:
+def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, Renoised]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
     again, without = [], []
@@ -174,8 +173,8 @@ def renoise(result: NoisyValues, game: Any, draws: int, progress: Progress) -> d
         for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
             noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
-            if isinstance(game, RefitGame):
-                may_be = game.drawn(stream(table.seed, Purpose.MAY_BE, number))
+            may_be = game.without_noise(stream(table.seed, Purpose.MAY_BE, number))
+            if may_be is not None:
                 without.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
     found = {}

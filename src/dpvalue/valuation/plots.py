@@ -63,7 +63,7 @@ class ResultPlots:
             if curve.spread.any():
                 low, high = curve.mean - curve.spread, curve.mean + curve.spread
                 axes.fill_between(curve.shares, low, high, alpha=0.2, color=line.get_color())
-        worth = "sum of scores" if self.result.table.is_score else "utility"
+        worth = self.result.table.method.worth
         axes.set(xlabel=f"share of parties {'removed' if kind == 'removal' else 'added'}", ylabel=worth)
         axes.legend()
         return axes

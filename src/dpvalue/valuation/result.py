@@ -16,14 +16,11 @@ from dpvalue.data.utility import Utility, as_utility
 from dpvalue.display import by_value, counted, extremes, html_table
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError, require_choice, require_count
-from dpvalue.methods.refitting import RefitGame
-from dpvalue.methods.saved import FILE
-from dpvalue.methods.scores import AdditiveGame
-from dpvalue.methods.sums import TableGame
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.valuation.comparison import find, place
 from dpvalue.valuation.estimates import FIELDS, Estimate
 from dpvalue.valuation.frames import result_frame
+from dpvalue.valuation.games import ReleaseGame
 from dpvalue.valuation.intervals import Renoising
 from dpvalue.valuation.noisy import NoisyValues
 from dpvalue.valuation.plots import ResultPlots
@@ -75,7 +72,7 @@ class Result(NoisyValues):
     converged: bool | None
     utility: Utility | None = field(repr=False)
     engine: Engine = field(repr=False)
-    played: TableGame | AdditiveGame | RefitGame | None = field(default=None, repr=False)
+    played: ReleaseGame | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """The number of parties."""
@@ -156,12 +153,12 @@ class Result(NoisyValues):
         """Leave out what is made again from the table and the utility: games hold functions that cannot be pickled."""
         return {name: vars(self)[name] for name in self.__dataclass_fields__} | {"played": None}
 
-    def game(self, utility: Any = None, target: str | None = None) -> TableGame | AdditiveGame | RefitGame:
+    def game(self, utility: Any = None, target: str | None = None) -> ReleaseGame:
         """Return the game that is valued: that of the table, under the utility of the run or another."""
         return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
 
     @cached_property
-    def _own_game(self) -> TableGame | AdditiveGame | RefitGame:
+    def _own_game(self) -> ReleaseGame:
         if self.played is not None:
             return self.played
         if self.utility is None:
@@ -264,7 +261,7 @@ class Result(NoisyValues):
         for number, kind in enumerate(self.semivalues):
             for name in FIELDS:
                 tensors[f"{name}.{number}"] = torch.from_numpy(getattr(self.estimates[kind.name], name))
-        FILE.write(Path(path), header, tensors)
+        self.table.archive.write(Path(path), header, tensors)
 
     def __repr__(self) -> str:
         kinds = "; ".join(f"{name}: {extremes(self.table.names, values)}" for name, values in self.values.items())
@@ -281,4 +278,4 @@ class Result(NoisyValues):
     def _how(self) -> str:
         """How the values were made, in a few words."""
         walked = counted(self.walks, "permutation") if self.walks else "exact"
-        return f"{self.table.game_name}, {walked}, {self.guarantee.terms}"
+        return f"{self.table.method.game_name}, {walked}, {self.guarantee.terms}"

@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.archive import Parts
+from dpvalue.archive import Archive, Parts
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.stored_encoding import encoding_to_json
-from dpvalue.data.utility import PublicSet, Utility, as_utility
+from dpvalue.data.utility import Utility, as_utility
 from dpvalue.engine.base import Engine
-from dpvalue.engine.evaluator import Evaluator
 from dpvalue.engine.local import Local
 from dpvalue.engine.walks import Walker
 from dpvalue.errors import DpvalueError, require_count, require_positive
-from dpvalue.methods.few import FewGame
-from dpvalue.methods.fits import Rows
-from dpvalue.methods.line import LineGame
-from dpvalue.methods.refitting import REFIT, RefitGame, Refitting
-from dpvalue.methods.saved import FILE
-from dpvalue.methods.scores import ADDITIVE, AdditiveGame
-from dpvalue.methods.sums import TableGame
-from dpvalue.methods.surrogate import Surrogate
-from dpvalue.models import Linear, Model, ModelFactory, build_model, head_on_trunk, projected
+from dpvalue.models import Model, ModelFactory, build_model, projected
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.progress import Progress, reporting
 from dpvalue.releasing.projection import Projection
 from dpvalue.releasing.schedule import Schedule
 from dpvalue.streams import require_seed
 from dpvalue.valuation.estimates import warn_if_not_finite
-from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.games import ReleaseGame, estimate_values
+from dpvalue.valuation.method import Method
 from dpvalue.valuation.result import Result
 from dpvalue.valuation.semivalues import Semivalue, semivalues
 
-_CURVES = 0
-"""The seed of learning curves, which are functions of public rows alone."""
 PLAIN = ("names", "learning_rate", "digest", "seed")
 """What a file holds of a table as it is."""
+METHOD = "method."
+"""Begins the names of tensors that are a method's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +44,14 @@ class Origin:
     Attributes:
         schedule: how the releases were made.
         permutations: as asked for.
-        projection: what the basis was made by; None: all directions.
         expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
         sizes: the public number of records of each party (n,); of persons, where these are protected.
-        surrogate: the public side of the refit game; None for other games.
-        trunk: of a network whose head is refitted, the public numbers of all that comes before (`models.Headed`).
     """
 
     schedule: Schedule
     permutations: int
-    projection: Projection | None
     expected_auc: float | None
     sizes: Ints
-    surrogate: Surrogate | None = None
-    trunk: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,13 +74,16 @@ class Table:
         encoding: how features and labels become numbers.
         seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
         origin: how it came about.
+        method: how parties were asked, and are valued.
 
     Example:
         >>> privacy = dpv.Privacy(8.0, unit="record")
         >>> table = dpv.release(train, test, groups=sites, privacy=privacy, progress=False)  # as in `dpvalue.Result`
-        >>> table.n, table.game_name
+        >>> table.n, table.method.game_name
         (4, 'refit game')
     """
+
+    archive: ClassVar[Archive] = Archive("table", 9)
 
     rows: Tensor
     names: tuple[str | int, ...]
@@ -108,6 +97,7 @@ class Table:
     encoding: Encoding
     seed: int
     origin: Origin
+    method: Method
 
     @property
     def n(self) -> int:
@@ -122,26 +112,7 @@ class Table:
     @property
     def projection(self) -> Projection | None:
         """The directions of the releases; None: all."""
-        return self.origin.projection
-
-    @property
-    def is_score(self) -> bool:
-        """Whether scores were released, which are valued by their sum, and no gradients."""
-        return self.projection is not None and self.projection.is_score
-
-    @property
-    def valued_by(self) -> str:
-        """What was released and is valued, where that is no sum of steps; empty for those."""
-        if self.origin.surrogate is not None:
-            return REFIT
-        return ADDITIVE if self.is_score else ""
-
-    @property
-    def game_name(self) -> str:
-        """The name of the game that is valued: "refit game", "sum of scores" or "steps"."""
-        if self.origin.surrogate is not None:
-            return "refit game"
-        return "sum of scores" if self.is_score else "steps"
+        return self.method.projection
 
     @property
     def expected_auc(self) -> float | None:
@@ -207,64 +178,38 @@ class Table:
         warn_if_not_finite(valued.estimates)
         return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine, game)
 
-    def game(self, utility: Utility, engine: Engine) -> TableGame | AdditiveGame | RefitGame:
-        """Return the game of this table under a public utility; that of scores is their sum, whatever the utility."""
+    def game(self, utility: Utility, engine: Engine) -> ReleaseGame:
+        """Return the game of this table under a public utility, as its method plays it."""
         public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
-        if self.is_score:
-            return AdditiveGame(self.rows)
-        if self.origin.surrogate is not None:
-            return self._refit_game(self.origin.surrogate, public, engine)
-        walker = self.walker(engine)
-        rows = self.rows.to(engine.torch_device, engine.torch_dtype)
-        evaluate = Evaluator(public, walker.model, engine)
-        for kind in (LineGame, FewGame):
-            if kind.suits(walker, evaluate):
-                return kind(walker, evaluate, rows)
-        return TableGame(walker, evaluate, rows)
-
-    def _refit_game(self, surrogate: Surrogate, public: PublicSet, engine: Engine) -> RefitGame:
-        model = self._whole_model(engine)
-        if not isinstance(model, Linear):
-            raise DpvalueError("the refit game is for linear and logistic regression, or a network's head on a trunk")
-        # Not the table's seed, which a simulation has from its rows: curves are the same for every table of a job.
-        refitting = Refitting(surrogate, Rows.of(model, public), Evaluator(public, model, engine), _CURVES)
-        return RefitGame(refitting, self.rows.to(engine.torch_device, engine.torch_dtype), self.noise_std, self.sizes)
+        return self.method.game(self, public, engine)
 
     def walker(self, engine: Engine) -> Walker:
         """Return the public side of a walk from this table's initial model."""
         if self.schedule.fresh_start:
             raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
-        model = self._whole_model(engine)
+        model = self.whole_model(engine)
         initial = self.initial.to(engine.torch_device, engine.torch_dtype)
         if self.basis is not None:
             model = projected(model, initial, self.basis.to(initial))
             initial = model.initial(0)
         return Walker(model, initial, self.learning_rate, engine)
 
-    def _whole_model(self, engine: Engine) -> Model:
-        """The model that was trained, with all its parameters; checked to be the one of the run."""
+    def whole_model(self, engine: Engine) -> Model:
+        """Return the model that was trained, with all its parameters; raises unless it is the one of the run."""
         if self.model is None:
             raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
         like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        if self.origin.trunk is not None:
-            model = head_on_trunk(model, like, self.origin.trunk)
-        if self._digest_of(model, like) != self.digest:
+        model = self.method.completed(model, like)
+        if self.method.digest(model, like) != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
         if model.size != len(self.initial):
             raise DpvalueError(
                 f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"
             )
         return model
-
-    def _digest_of(self, model: Model, like: Tensor) -> str:
-        """What the digest of the run is if this was its model."""
-        surrogate = self.origin.surrogate
-        if surrogate is None or not isinstance(model, Linear):
-            return model.digest()
-        return surrogate.described(model, like).digest()
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows.
@@ -280,31 +225,29 @@ class Table:
             >>> dpv.load("table.safetensors").names
             ('east', 'north', 'south', 'west')
         """
-        FILE.write(Path(path), *self.parts())
+        self.archive.write(Path(path), *self.parts())
 
     def parts(self) -> Parts:
         """Return the header and the tensors of its file."""
-        origin, surrogate = asdict(replace(self.origin, surrogate=None, trunk=None)), self.origin.surrogate
+        origin = asdict(self.origin)
         sizes = torch.from_numpy(origin.pop("sizes"))
-        del origin["trunk"]
-        header = {name: getattr(self, name) for name in PLAIN} | origin | {"surrogate": surrogate is not None}
+        header = {name: getattr(self, name) for name in PLAIN} | origin
         header |= {
             "guarantee": asdict(self.guarantee),
             "model": self.model if isinstance(self.model, str) else "custom",
             "encoding": encoding_to_json(self.encoding),
+            "method": {"name": self.method.name, **self.method.header()},
         }
         noise_std = torch.from_numpy(self.noise_std)
         tensors = {"rows": self.rows, "initial": self.initial, "noise_std": noise_std, "sizes": sizes}
         if self.basis is not None:
             tensors["basis"] = self.basis
-        if self.origin.trunk is not None:
-            tensors["trunk"] = self.origin.trunk
-        return header, tensors if surrogate is None else tensors | surrogate.tensors()
+        return header, tensors | {f"{METHOD}{name}": part for name, part in self.method.tensors().items()}
 
     def __repr__(self) -> str:
         noise = f"noise std {float(np.median(self.noise_std)):.4g}, " if self.guarantee.private else ""
         size = f"{self.n} parties x {self.rows.shape[1]}"
-        return f"Table({size}, {self.schedule.kind}, {self.game_name}, {noise}{self.guarantee.terms})"
+        return f"Table({size}, {self.schedule.kind}, {self.method.game_name}, {noise}{self.guarantee.terms})"
 
 
 _semivalues = semivalues  # the argument of Table.value shadows the function

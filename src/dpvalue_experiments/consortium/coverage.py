@@ -14,7 +14,7 @@ from dpvalue.data.utility import as_utility
 from dpvalue.methods.refitting import RefitGame
 from dpvalue.progress import silent
 from dpvalue.server.run import prepare
-from dpvalue.valuation.games import estimate_values
+from dpvalue.valuation.games import ReleaseGame, estimate_values
 from dpvalue.valuation.intervals import Renoised, default_draws
 from dpvalue.valuation.semivalues import semivalues
 from dpvalue_experiments.consortium.methods import settings_of
@@ -82,7 +82,7 @@ def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
                 for _ in range(inner)
             ]
         )
-        without = np.stack([_shapley(noisy.drawn(drawing)) for _ in range(inner)])
+        without = np.stack([_shapley(noisy.without_noise(drawing)) for _ in range(inner)])
         made = Renoised(estimate, estimate, again, np.zeros(table.n), 0, without)
         edges = made.values()
         held = (edges.low <= target) & (target <= edges.high)
@@ -102,6 +102,6 @@ def coverage(problem: Problem, epsilon: float, parts: Sequence[Drawn]) -> Covera
     )  # fmt: skip
 
 
-def _shapley(game: RefitGame) -> Floats:
+def _shapley(game: ReleaseGame) -> Floats:
     kinds = semivalues("shapley")
     return estimate_values(game, kinds, 2**20, 1e-12, 0).estimates["shapley"].values
