@@ -49,13 +49,13 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.cells import identity
 from dpvalue.data.readable import LONGEST_CELL, MOST_MARKS
+from dpvalue.methods import refit as refit_module
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
 from dpvalue.models import Described
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.server import plan as plan_module
 from dpvalue.server import run as run_module
-from dpvalue.valuation import table as table_module
 
 from .held import Keys, emptied
 
@@ -501,7 +501,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(dpv.Local, "map", in_order),
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", planned),
-        mock.patch.object(table_module, "Refitting", refitting),
+        mock.patch.object(refit_module, "Refitting", refitting),
     ):
         yield noted
 

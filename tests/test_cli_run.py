@@ -534,7 +534,8 @@ def test_numbers_as_they_are_and_a_metric_that_says_the_task(folder: Path, monke
         {"name": name, "missing": pytest.approx(pd.read_csv("public.csv")[name].median()), "mean": 0.0, "scale": 1.0}
         for name in ("a", "b")
     ]
-    judged = "none, as scores are valued by their sum" if table.is_score else "mean absolute error, negated, on 120"
+    scored = table.method.name == "scores"
+    judged = "none, as scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
     assert f"utility: {judged}" in done.output
     assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification, as its target shows") == 1
 

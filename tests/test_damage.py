@@ -332,10 +332,10 @@ def test_every_field_of_a_saved_file_may_be_missing_or_wrong(result: dpv.Result,
 
 def test_no_boolean_and_no_number_beyond_int64_is_a_whole_number(result: dpv.Result, tmp_path: Path) -> None:
     result.save(tmp_path / "file")
-    header, tensors = FILE.read(tmp_path / "file")
+    header, tensors = dpv.Table.archive.read(tmp_path / "file")
     wrong: tuple[Any, ...] = (True, 2**63, 10**30, 1.0)
     for name in wrong:
-        FILE.write(tmp_path / "changed", put(header, ("names", 0), name), tensors)
+        dpv.Table.archive.write(tmp_path / "changed", put(header, ("names", 0), name), tensors)
         with pytest.raises(dpv.DpvalueError, match=r"names\[0\] must be a text or a whole number"):
             dpv.load(tmp_path / "changed")
     given: dict[str, Any] = {"train": ["a.csv"], "test": "b.csv", "target": "y"}

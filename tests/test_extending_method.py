@@ -87,6 +87,7 @@ class Counts(Method):
     """The coordinator's side."""
 
     name: ClassVar[str] = "label-counts"
+    game_name: ClassVar[str] = "label counts"
     words: ClassVar[str] = "released counts of its labels"
     one_release: ClassVar[bool] = True
 
@@ -176,9 +177,10 @@ def test_a_method_from_outside_values_as_its_game_says() -> None:
     expected = dpv.games.value_game(game).values
     np.testing.assert_allclose(result.values["shapley"], expected, atol=1e-6)
     noisy = dpv.value(TRAIN, TEST, groups=SITES, progress=False, **settings())
+    assert noisy.guarantee.noise_multiplier is not None
     assert noisy.table.noise_std == pytest.approx(noisy.guarantee.noise_multiplier / 30)
     assert float((noisy.table.rows - result.table.rows).abs().max()) < 6 * float(noisy.table.noise_std.max())
-    assert "released counts of its labels" in repr(noisy.table)
+    assert "label counts" in repr(noisy.table)
     assert noisy.intervals().low.shape == (4,)
 
 
@@ -190,8 +192,8 @@ def test_it_is_planned_saved_loaded_and_valued_again(tmp_path: Path) -> None:
     table.save(tmp_path / "table")
     loaded = dpv.load(tmp_path / "table")
     assert isinstance(loaded, dpv.Table)
-    values = [one.value(TEST, progress=False, engine=ENGINE).values["shapley"] for one in (table, loaded)]
-    np.testing.assert_array_equal(*values)
+    first, second = (one.value(TEST, progress=False, engine=ENGINE).values["shapley"] for one in (table, loaded))
+    np.testing.assert_array_equal(first, second)
     del METHODS["label-counts"]
     with pytest.raises(
         dpv.DpvalueError, match="there is no method 'label-counts' here; there are steps, scores, refit"

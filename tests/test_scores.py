@@ -130,13 +130,13 @@ def test_without_privacy_values_are_losses_below_those_of_public_rows(tmp_path: 
     for kind in KINDS:
         np.testing.assert_allclose(result.values[kind], values, atol=1e-12)
     said = "released a score: what is valued is the sum of scores, an additive game"
-    assert result.table.valued_by == said
+    assert result.table.method.words == said
     assert "sum of scores" in repr(result)
     assert "sum of scores" in repr(result.table)
     result.save(tmp_path / "file")
     again = dpv.load(tmp_path / "file")
     assert isinstance(again, dpv.Result)
-    assert again.table.valued_by == said
+    assert again.table.method.words == said
     np.testing.assert_array_equal(again.revalue(public, semivalues="banzhaf").values["banzhaf"], values)
 
 

@@ -28,7 +28,6 @@ from dpvalue.home.policy import Policy, Protection
 from dpvalue.home.rows import OwnFile
 from dpvalue.jobs import execute
 from dpvalue.locks import LOCK, held
-from dpvalue.methods.saved import FILE
 from dpvalue.releasing.contributions import Contributions
 from dpvalue.releasing.job import Job, Release
 from dpvalue.sealing import Key
@@ -153,7 +152,7 @@ def test_a_run_that_is_killed_lets_the_next_one_in_and_its_releases_stay(
     assert (data / "out" / LOCK).is_file()  # the lock of the dead
     code, said = typed(*command(data))
     assert (code, said) == (0, "")
-    table = FILE.read(data / "out" / "table.safetensors")[1]
+    table = dpv.Table.archive.read(data / "out" / "table.safetensors")[1]
     assert table["rows"].numpy().tobytes() in kept
 
 

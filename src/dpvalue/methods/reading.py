@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.methods.surrogate import Surrogate, Window
+from dpvalue.methods.surrogate import Surrogate
+from dpvalue.methods.windows import Window
 
 _SPECIAL = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _COPIES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)

@@ -27,6 +27,7 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.fits import Rows, fit
 from dpvalue.methods.planted import DEFECTS
+from dpvalue.methods.windows import DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
 from dpvalue.models import Linear
 from dpvalue.models.described import BESIDES, Described
 from dpvalue.privacy.clipping import FLAT
@@ -38,47 +39,13 @@ LARGEST_MODEL = 2000
 """Parameters of a model: more would take minutes (the curvature is a square of them)."""
 _FOLDS = 5
 LEAST_PUBLIC = 4 * _FOLDS
-_ROWS = 6  # numbers, and vectors of a window in a file
 _PARTIES, _RECORDS = 150, 200
 _COUNTS = (1, 2, 3, 4, 6, 8, 11, 15, 20, 28, 40)
 _LENGTHS = (0.7, 1.0, 1.5)  # of the 95% quantile of public descriptions
 _REST = (0.6, 0.35)  # what all directions but the first are multiplied by
 _QUANTILE = 0.95
 _LEAST = 1e-6  # where public rows fit to the last digit, nothing has a length
-_PRESENCE, _DISTANCE = 0.33, 2.0  # how much of a description's length these two may have
 _SURE = 3.0  # a made-up party is off by what is beyond three times the variance of its mean
-
-
-@dataclass(frozen=True, eq=False)
-class Window:
-    """What a party is asked for, and what to expect of it, in the units of descriptions before they are weighed.
-
-    Attributes:
-        count: how many directions.
-        norm: how long a description may be; the clipping norm before weights are scaled to 1.
-        scale: what presence and distance are multiplied by, times their shares.
-        centre: the mean clipped description of public units (count + 2,).
-        noise: what labels without meaning add to it (count + 2,).
-        planted: the mean square of what made-up parties are off in each direction, beyond that (count,).
-        spread: the variances of the clipped descriptions of public units (count + 2,).
-        profile: what each direction is multiplied by, the first by 1 (count,).
-    """
-
-    count: int
-    norm: float
-    scale: float
-    centre: Tensor
-    noise: Tensor
-    planted: Tensor
-    spread: Tensor
-    profile: Tensor
-
-    def weights(self, directions: int) -> Tensor:
-        """Return what each number of a description is multiplied by before it is clipped to 1 (directions + 2,)."""
-        weights = torch.zeros(directions + BESIDES, dtype=torch.float64)
-        weights[: self.count] = self.profile
-        weights[-2], weights[-1] = _PRESENCE * self.scale, _DISTANCE * self.scale
-        return weights / self.norm
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,12 +100,7 @@ class Surrogate:
     def tensors(self) -> dict[str, Tensor]:
         """Return it as tensors for a file, without what a table has anyway (origin and vectors)."""
         plain = {name: getattr(self, name) for name in ("lift", "clean", "noise")}
-        padded = torch.zeros(len(self.windows), _ROWS, self.size, dtype=torch.float64)
-        for row, window in zip(padded, self.windows, strict=True):
-            row[0, :3] = torch.tensor([window.count, window.norm, window.scale], dtype=torch.float64)
-            vectors = (window.centre, window.noise, window.planted, window.spread, window.profile)
-            for place, vector in enumerate(vectors, start=1):
-                row[place, : len(vector)] = vector
+        padded = packed_windows(self.windows, self.size)
         numbers = torch.tensor([self.distance, self.public], dtype=torch.float64)
         plain |= {"numbers": numbers, "windows": padded, "chosen": torch.from_numpy(self.chosen)}
         return {name: tensor.contiguous() for name, tensor in plain.items()}
@@ -153,7 +115,7 @@ class Surrogate:
             "clean": (size,),
             "noise": (size,),
             "numbers": (2,),
-            "windows": (max(used, 1), _ROWS, directions + BESIDES),
+            "windows": (max(used, 1), WINDOW_ROWS, directions + BESIDES),
         }
         for name, shape in shapes.items():
             if name not in parts or parts[name].shape != shape or parts[name].dtype != torch.float64:
@@ -168,29 +130,14 @@ class Surrogate:
             raise DpvalueError("the tensor 'method.chosen' must be a whole number a party")
         if int(chosen.min()) < 0 or int(chosen.max()) >= len(stored):
             raise DpvalueError("the tensor 'method.chosen' must name windows that are there")
-        windows = []
-        for first, centre, noise, planted, spread, profile in stored:
-            count = int(first[0])
-            if count != float(first[0]) or not 1 <= count <= directions or not bool((first[1:3] > 0).all()):
-                raise DpvalueError("the tensor 'method.windows' holds no windows")
-            numbers = count + BESIDES
-            if bool((planted[:count] < 0).any()) or bool((spread[:numbers] < 0).any()):
-                raise DpvalueError("the tensor 'method.windows' must have no negative variances")
-            if not bool((profile[:count] > 0).all()):
-                raise DpvalueError("the tensor 'method.windows' must have positive weights of directions")
-            windows.append(
-                Window(
-                    count, float(first[1]), float(first[2]),
-                    centre[:numbers], noise[:numbers], planted[:count], spread[:numbers], profile[:count],
-                )
-            )  # fmt: skip
+        windows = unpacked_windows(stored, directions)
         return cls(
             origin=origin.to(torch.float64),
             vectors=vectors.to(torch.float64),
             **{name: parts[name] for name in ("lift", "clean", "noise")},
             public=max(int(parts["numbers"][1]), 1),
             distance=float(parts["numbers"][0]),
-            windows=tuple(windows),
+            windows=windows,
             chosen=chosen.numpy(),
         )
 
@@ -312,7 +259,7 @@ class _Maker:
             longest = (bounded[:, :count] * profile).norm(dim=1).quantile(_QUANTILE)
             for length in _LENGTHS:
                 scale = max(float(longest) * length, _LEAST)
-                norm = scale * (1 + _PRESENCE**2 + (_DISTANCE * float(distance.mean())) ** 2) ** 0.5
+                norm = scale * (1 + PRESENCE**2 + (DISTANCE * float(distance.mean())) ** 2) ** 0.5
                 clip = _Clip(profile, scale, norm, self.whole)
                 clean = clip(public, distance)
                 centre = clean.mean(0)
@@ -349,8 +296,8 @@ class _Clip:
     whole: bool
 
     def __call__(self, along: Tensor, distance: Tensor) -> Tensor:
-        presence = torch.full_like(distance, _PRESENCE * self.scale)
-        weighed, distance = along[..., : len(self.profile)] * self.profile, _DISTANCE * self.scale * distance
+        presence = torch.full_like(distance, PRESENCE * self.scale)
+        weighed, distance = along[..., : len(self.profile)] * self.profile, DISTANCE * self.scale * distance
         full = torch.cat([weighed, presence.unsqueeze(-1), distance.unsqueeze(-1)], dim=-1)
         if self.whole:
             return full

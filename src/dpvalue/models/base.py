@@ -23,7 +23,8 @@ class UnitNumbers(Protocol):
 
     Rows come in its own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r, ...) and
     weights (b, r): a party's number is the weighted sum over its r rows (weights 1/count, 0 for padding). The numbers
-    of a row are a function of that row, of theta and of public things. A row that cannot be read is zeros, and has no weight.
+    of a row are a function of that row, of theta and of public things. A row that cannot be read is zeros and weighs
+    nothing.
     """
 
     size: int

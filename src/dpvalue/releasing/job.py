@@ -262,7 +262,7 @@ class Job(_Crossing):
     def __repr__(self) -> str:
         kind = self.model.kind if isinstance(self.model.kind, str) else "custom"
         rounds = f"{counted(self.rounds, 'round')} of {counted(self.size, 'number')}"
-        return f"Job(a {self.statistic.kind} of the model {kind!r}, {rounds}, {self.privacy.terms})"
+        return f"Job(a {self.statistic.name} of the model {kind!r}, {rounds}, {self.privacy.terms})"
 
     @property
     def rounds(self) -> int:

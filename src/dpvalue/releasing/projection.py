@@ -10,7 +10,7 @@ A party need not spend its budget on directions that the utility does not see. T
     singular   the leading singular vectors of the public rows' gradients
     loss       no direction at all: the negated loss under a public model, a score. For regression the component along a
                path is linear in the label, (y - f_0)^2 - (y - f_1)^2, and cannot tell a label that is far off from one
-               that agrees; the loss can. Scores have no coalitions: what is valued is their sum (`valuation.additive`),
+               that agrees; the loss can. Scores have no coalitions: what is valued is their sum (`methods.scores`),
                for which neither the utility nor a learning rate counts.
 """
 

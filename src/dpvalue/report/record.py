@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from dpvalue.data.metrics import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.saved import check_guarantee
-from dpvalue.methods.scores import ADDITIVE
+from dpvalue.methods.scores import Scores
 from dpvalue.privacy.budget import Guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
 from dpvalue.valuation.semivalues import semivalues
@@ -93,7 +93,7 @@ class Valued:
     @property
     def utility(self) -> str:
         """What judged, in words."""
-        if self.game == ADDITIVE:
+        if self.game == Scores.words:
             return "none, as scores are valued by their sum, whatever the metric"
         return f"{self.metric}, on {self.public_rows} public rows"
 

@@ -249,7 +249,7 @@ def announce(prepared: Prepared) -> None:
     warn_if_delta_is_large(choice.spent, int(at.units.sum()))
     at.settings.engine.require_room(at.n, choice.model.size)
     if not at.public.metric.by_name:
-        Evaluator(at.public, choice.model, at.settings.engine)(choice.initial[None])  # one that fails has cost nothing
+        Evaluator(at.public, at.model, at.settings.engine)(at.initial[None])  # one that fails has cost nothing
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,

@@ -19,7 +19,6 @@ from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
 from dpvalue.jobs.execute import make_values, value_table
 from dpvalue.jobs.folder import record_json
-from dpvalue.methods.saved import FILE
 from dpvalue.progress import Progress
 from dpvalue.report import report_page
 from dpvalue.report.record import Record
@@ -28,6 +27,7 @@ from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.valuing import study_record
 from dpvalue.valuation.payouts import Shares
 from dpvalue.valuation.result import Result
+from dpvalue.valuation.table import Table
 from dpvalue.valuation.verdict import sentence_of_shares
 
 OUTPUTS = ("run.toml", "table.safetensors", "values.csv", "run.json", "report.html")
@@ -91,10 +91,10 @@ def _compare_table(folder: Path, made: Remade) -> list[str]:
     differences: list[str] = []
     with collecting(differences, "table.safetensors"):
         content = (folder / "table.safetensors").read_bytes()
-        (header, tensors), own = FILE.unpack(content, "table.safetensors"), made.result.table.parts()
+        (header, tensors), own = Table.archive.unpack(content, "table.safetensors"), made.result.table.parts()
         differences += compare_tree("table.safetensors", header, json.loads(as_text(own[0])), {})[1]
         differences += compare_tensors("table.safetensors", tensors, own[1])
-        if not differences and FILE.pack(header, tensors) != content:
+        if not differences and Table.archive.pack(header, tensors) != content:
             differences.append("table.safetensors: it holds more than a table")
     return differences
 
