@@ -146,6 +146,13 @@ def test_a_charge_for_another_unit_is_refused(budget: str, asked: str, tmp_path:
     assert ledger.entries() == []
 
 
+def test_a_charge_that_does_not_count_all_parties_of_a_person_is_refused(tmp_path: Path) -> None:
+    ledger = Ledger.create(tmp_path / "ledger", dpv.Privacy(1.0, 1e-5, "person", parties_per_person=2), "me")
+    with pytest.raises(dpv.DpvalueError, match="must count all 2 parties of a person, got 3 releases"):
+        ledger.release(0, "x", gaussian(100.0, 3, "person"), never)
+    ledger.release(0, "x", gaussian(100.0, 4, "person"), lambda: b"")
+
+
 def test_a_failed_draw_leaves_nothing(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger", BUDGET, "me")
     with pytest.raises(AssertionError, match="nothing may be drawn"):

@@ -111,6 +111,10 @@ def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> No
     """
     if asked.unit != budget.unit:
         raise DpvalueError(f"the ledger's budget is per {budget.unit}, and this release protects each {asked.unit}")
+    if asked.releases % budget.parties_per_person:
+        raise DpvalueError(
+            f"a charge must count all {budget.parties_per_person} parties of a person, got {asked.releases} releases"
+        )
     charges = [*before, asked]
     if _pure(charges, budget) <= budget.epsilon * _ROUNDING:
         return
