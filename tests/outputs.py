@@ -159,9 +159,9 @@ def steps(case: Case) -> dict[str, list[str]]:
     }
 
 
-def _new_ledger(name: str, case: Case) -> list[str]:
+def _new_ledger(name: str, case: Case, file: str = "") -> list[str]:
     """The command that starts a ledger."""
-    return ["ledger", "new", f"{name}.ledger", "--name", name, "--epsilon", "9", *case.protects]
+    return ["ledger", "new", f"{file or name}.ledger", "--name", name, "--epsilon", "9", *case.protects]
 
 
 @dataclass
@@ -218,7 +218,7 @@ def _together(seen: Seen, case: Case) -> None:
 
 
 def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Asked], Answered]:
-    made = CliRunner().invoke(COMMAND, _new_ledger(f"{site}-2", case))
+    made = CliRunner().invoke(COMMAND, _new_ledger(site, case, f"{site}-2"))
     assert made.exit_code == 0, made.output
     key = Path(f"{site}.key")
     agent = make_agent(site, Path(file), Path(f"{site}-2.ledger"), None, Path(f"{site}.toml"), key)
