@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from click.testing import Result
@@ -25,11 +26,12 @@ from dpvalue.cli import app
 from dpvalue.home.policy import Coordinator as Asker
 from dpvalue.home.policy import Policy, Protection
 from dpvalue.jobs.execute import value_table
+from dpvalue.jobs.folder import values_csv
 from dpvalue.progress import silent
 from dpvalue.releasing.job import Job, Release, Request
 from dpvalue.sealing import Key
 from dpvalue.study import remaking, verifying
-from dpvalue.study.comparing import CLOSE
+from dpvalue.study.comparing import CLOSE, compare_values
 from dpvalue.study.coordinator import Coordinator
 from dpvalue.study.making import read_utility
 from dpvalue.study.roster import Member, Roster, remember
@@ -58,12 +60,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, dict[str, Ke
     return files, keys
 
 
-def value(files: Files, out: Path, content: bytes, releases: list[Path]) -> None:
+def value(files: Files, out: Path, content: bytes, releases: list[Path], pay: float = PAY) -> None:
     coordinator = Coordinator(out / "study", content)
     for path in releases:
         assert not coordinator.receive(path.read_bytes()).why
     job = coordinator.job
-    value_study(coordinator, read_utility(job, files.public), options_for(job, files.public, pay=PAY), out, silent)
+    value_study(coordinator, read_utility(job, files.public), options_for(job, files.public, pay=pay), out, silent)
 
 
 @pytest.fixture
@@ -436,7 +438,9 @@ def new(folder: Path) -> Path:
     return folder
 
 
-def test_numbers_may_be_rounded_otherwise_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_may_be_rounded_otherwise_and_no_more(
+    study: tuple[Files, dict[str, Key]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Where a processor rounds otherwise, sentences and the page are made again of the numbers that were found."""
     real = value_table
 
@@ -447,11 +451,37 @@ def test_numbers_may_be_rounded_otherwise_and_no_more(folder: Path, monkeypatch:
 
         return rounded
 
+    files, folder = study[0], tmp_path / "results"
+    shutil.copy(files.public, tmp_path / "public.csv")
+    releases = [files.folder / f"{name}.release" for name in files.sizes]
+    value(files, folder, (files.folder / "study.job").read_bytes(), releases, pay=1e9)  # all digits are told
     monkeypatch.setattr(remaking, "value_table", rounding(CLOSE / 100))
     assert verified(folder).differences == ()
     monkeypatch.setattr(remaking, "value_table", rounding(CLOSE * 100))
     named(folder, "values.csv, line 2, shapley:")
     named(folder, "values.csv, line 2, payout:")
+
+
+def test_parties_as_good_as_equal_may_change_places() -> None:
+    made = pd.DataFrame({"party": ["a", "b"], "size": [1, 2], "shapley": [0.5, 0.5 + 1e-12], "rank": [2, 1]})
+    made["rank"] = made["rank"].astype("Int64")
+    header = "party,size,shapley,rank\n"
+    for lines in ("a,1,0.5,2\nb,2,0.500000000001,1\n", "a,1,0.500000000001,1\nb,2,0.5,2\n"):
+        found, differences = compare_values("values.csv", header + lines, made, ("shapley",))
+        assert differences == []
+        assert b"".join(values_csv(found)).decode() == header + lines
+    swapped = "a,1,0.5,1\nb,2,0.500000000001,2\n"
+    assert compare_values("values.csv", header + swapped, made, ("shapley",))[1] == [
+        "values.csv, line 2, rank: '1'; made again: '2'", "values.csv, line 3, rank: '2'; made again: '1'",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [{"unit": "person", "parties_per_person": 2}, {"neighbours": "replace"}])
+def test_the_guarantee_of_each_kind_of_job_is_that_of_its_noise(tmp_path: Path, given: dict[str, Any]) -> None:
+    job = write_files(tmp_path).job(**given)
+    assert verifying._unlike_noise(job) == []
+    weaker = replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier * 0.99)
+    assert verifying._unlike_noise(replace(job, mechanism=weaker))
 
 
 @pytest.mark.slow
@@ -511,7 +541,10 @@ def test_what_is_said_and_the_exit_code(
         newer.setattr(verifying, "__version__", "9.9.9")
         done = here("verify", folder)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "results cannot be compared: by its run.json dpvalue '0." in done.stderr
+    assert "results cannot be compared: it is of dpvalue '0." in done.stderr
+    job = Job.load(folder / "study" / "study.job")
+    (folder / "study" / "study.job").write_bytes(Archive("job", Job.archive.version - 1).pack(*job.parts()))
+    assert "results cannot be compared" in here("verify", folder).stderr
     shutil.rmtree(folder / "study")
     local = here("verify", folder)
     assert local.exit_code == 2

@@ -81,7 +81,7 @@ def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_
             forget_releases(folder)
             result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
         retrained = _retrained(job, parties, result, progress)
-        done = finish(folder, record, result, known, progress, config.pay, retrained)
+        done = finish(folder, result, *make_values(record, result, known, progress, config.pay, retrained))
     forget_releases(folder)
     return done
 
@@ -139,21 +139,6 @@ def value_table(
     )
 
 
-def finish(
-    folder: Path,
-    record: Record,
-    result: Result,
-    known: Known | None,
-    progress: Progress,
-    pay: float | None,
-    retrained: list[Curve] | None = None,
-) -> Done:
-    """Make errors, curves and the page of a folder that holds the table; `retrained` curves replace the table's."""
-    values, record = make_values(record, result, known, progress, pay, retrained)
-    keep_values(folder, record, values)
-    return Done(folder, result, values, record)
-
-
 def make_values(
     record: Record,
     result: Result,
@@ -162,10 +147,19 @@ def make_values(
     pay: float | None,
     retrained: list[Curve] | None = None,
 ) -> tuple[pd.DataFrame, Record]:
-    """Return what values.csv holds, and the record of the run with all that is known once values are made."""
+    """Return what values.csv holds, with errors and intervals, and the record with all that is known once values are.
+
+    `retrained` curves replace those of the table.
+    """
     values = values_frame(result, progress, pay)
     curves = table_curves(result, progress) if retrained is None else retrained
     return values, valued_record(record, result, known, curves, pay)
+
+
+def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> Done:
+    """Write values and the page into a folder that holds the table."""
+    keep_values(folder, record, values)
+    return Done(folder, result, values, record)
 
 
 def revalue(
@@ -195,7 +189,7 @@ def revalue(
     record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
     if out != folder.path:
         keep_table(out, record, table)
-    return finish(out, record, result, None, progress, again.pay)
+    return finish(out, result, *make_values(record, result, None, progress, again.pay))
 
 
 def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig
-from dpvalue.jobs.execute import Done, finish, value_table
+from dpvalue.jobs.execute import Done, finish, make_values, value_table
 from dpvalue.jobs.folder import keep_table
 from dpvalue.jobs.recording import released_record
 from dpvalue.locks import LOCK
@@ -40,7 +40,7 @@ def value_study(coordinator: Coordinator, utility: Utility, options: RunConfig, 
     record = study_record(coordinator, options, table)
     keep_table(out, record, table)
     result = value_table(table, utility, options.semivalue, options.permutations, progress)
-    return finish(out, record, result, None, progress, options.pay)
+    return finish(out, result, *make_values(record, result, None, progress, options.pay))
 
 
 def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> Record:

@@ -8,13 +8,14 @@ and torch.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
 from dpvalue import __version__
-from dpvalue.archive import read_bytes
+from dpvalue.archive import described, read_bytes
 from dpvalue.errors import DpvalueError
 from dpvalue.jobs.config import RunConfig, make_config, parse_options
 from dpvalue.jobs.folder import open_folder
@@ -133,13 +134,16 @@ def _require_results(folder: Path) -> None:
 
 
 def _require_version(folder: Path, stored: dict[str, Any]) -> None:
-    """Raise unless run.json was written by this version."""
-    versions, form = stored.get("versions"), stored.get("format")
-    maker = versions.get("dpvalue") if isinstance(versions, dict) else None
-    if maker != __version__ or form != FORMAT_VERSION:
+    """Raise unless this version wrote run.json, and reads jobs of this format."""
+    versions, job = stored.get("versions"), Job.archive.version
+    with suppress(DpvalueError):  # what is damaged differs
+        job = described((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
+    found = versions.get("dpvalue") if isinstance(versions, dict) else None, stored.get("format"), job
+    own = __version__, FORMAT_VERSION, Job.archive.version
+    if found != own:
+        words = "dpvalue {}, run.json of format {} and jobs of format {}"
         raise DpvalueError(
-            f"{folder} cannot be compared: by its run.json dpvalue {short(maker)} made it, in format {short(form)}; "
-            f"this is dpvalue {__version__!r}, format {FORMAT_VERSION}"
+            f"{folder} cannot be compared: it is of {words.format(*map(short, found))}; here is {words.format(*own)}"
         )
 
 
