@@ -76,14 +76,6 @@ def test_bits_do_not_depend_on_the_place(
     torch.testing.assert_close(alone[:, : model.size], expected, rtol=1e-3, atol=1e-4)
 
 
-def test_a_matrix_product_is_not_like_that() -> None:
-    """Why this module is there: if this ever fails, products have become what we need."""
-    torch.manual_seed(0)
-    x, weights = torch.randn(300, 54), torch.randn(54, 7)
-    alone = torch.cat([row[None] @ weights for row in x])
-    assert not torch.equal(alone, x @ weights)
-
-
 @pytest.mark.parametrize("rows", [0, 1, 50])
 def test_adding_by_turns_is_adding_one_after_the_other(rows: int) -> None:
     torch.manual_seed(rows)

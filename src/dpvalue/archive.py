@@ -89,11 +89,13 @@ def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
 
 
 def described(content: bytes, what: str) -> dict[str, Any]:
-    """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal if there is one."""
+    """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal; nothing if foreign."""
     size = int.from_bytes(content[:8], "little")
     whole = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what)
     OBJECT(f"the header of {what}", whole)
     metadata = whole.get("__metadata__", {})
+    if not isinstance(metadata, dict) or "dpvalue" not in metadata:
+        return {}
     fields(dpvalue=TEXT)(f"the metadata of {what}", metadata)
     stored: dict[str, Any] = parse_json(metadata["dpvalue"], what)
     OBJECT(f"the header of {what}", stored)

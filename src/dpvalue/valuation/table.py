@@ -195,7 +195,21 @@ class Table:
         return Walker(model, initial, self.learning_rate, engine)
 
     def whole_model(self, engine: Engine) -> Model:
-        """Return the model that was trained, with all its parameters; raises unless it is the one of the run."""
+        """Return the model that was trained, with all its parameters.
+
+        Args:
+            engine: where to compute.
+
+        Returns:
+            the model.
+
+        Raises:
+            DpvalueError: a model that is not the one of the run, or a custom model that was not passed again.
+
+        Example:
+            >>> table.whole_model(dpv.Local()).size == len(table.initial)  # `table` is that of `dpvalue.Result`
+            True
+        """
         if self.model is None:
             raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
         like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
