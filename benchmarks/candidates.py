@@ -23,12 +23,12 @@ import dpvalue as dpv
 from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
 from dpvalue.models.training import train
+from dpvalue.party.contributions import Contributions
 from dpvalue.planning.folds import Sketch
-from dpvalue.planning.offers import possible_mechanisms
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server.run import open_setting
+from dpvalue.planning.situation import possible_mechanisms
+from dpvalue.runs.run import open_setting
 
 ENGINE = dpv.Local(device="cpu")
 STEP, JUDGES = 0.5, 250

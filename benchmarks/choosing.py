@@ -48,7 +48,7 @@ def chosen(name: str, split: int, folder: str, repeats: int) -> list[dict[str, A
 
     try:
         from dpvalue.planning.settings import Settings
-        from dpvalue.server.run import run_for
+        from dpvalue.runs.run import run_for
     except ModuleNotFoundError:
         from dpvalue.run import prepare as run_for  # type: ignore[import-not-found, no-redef]
         from dpvalue.settings import Settings  # type: ignore[import-not-found, no-redef]

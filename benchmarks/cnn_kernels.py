@@ -15,7 +15,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from dpvalue.models import cnn_kernel
+from dpvalue.models import cnn_kernels
 from dpvalue.models.cnn import PaperCNN
 
 MODELS, STEP = 800, 20
@@ -54,14 +54,14 @@ def measure(colours: int, side: int, images: int) -> None:
     theta = torch.stack([model.initial(seed) for seed in range(4)]).repeat(MODELS // 4, 1)
     theta = theta + 0.05 * torch.randn(theta.shape, device="cuda", generator=generator)
     expected = model.module(theta[5]).double().cuda()(x.double())
-    used = cnn_kernel._SHAPES[colours]
+    used = cnn_kernels._SHAPES[colours]
     for shape in SHAPES[colours]:
-        cnn_kernel._SHAPES[colours] = shape
-        each = 1000 * milliseconds(cnn_kernel.cnn_outputs, theta, x, 10) / MODELS
-        far = gap(cnn_kernel.cnn_outputs(theta, x, 10)[5], expected)
+        cnn_kernels._SHAPES[colours] = shape
+        each = 1000 * milliseconds(cnn_kernels.cnn_outputs, theta, x, 10) / MODELS
+        far = gap(cnn_kernels.cnn_outputs(theta, x, 10)[5], expected)
         said = f"{shape}{' (used)' if shape == used else ''}"
         print(f"{colours} colour(s), tile {said}: {each:.1f} us a model, gap {far:.1e}")
-    cnn_kernel._SHAPES[colours] = used
+    cnn_kernels._SHAPES[colours] = used
     given = (theta[:STEP], x[:STEP, None], torch.arange(STEP, device="cuda")[:, None] % 10, x.new_ones(STEP, 1))
     kernel, found = 1000 * milliseconds(model.gradients, *given), model.gradients(*given)
     model._gradients_of_one = None

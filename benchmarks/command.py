@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from dpvalue_experiments.bench.machine import facts
+from dpvalue.experiments.bench.machine import facts
 
 
 def write_files(folder: Path) -> None:

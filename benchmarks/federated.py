@@ -22,8 +22,8 @@ from scipy.stats import spearmanr
 from sklearn.decomposition import PCA
 
 import dpvalue as dpv
-from dpvalue_experiments.paper.datasets import load
-from dpvalue_experiments.paper.problem import Problem, make_sets
+from dpvalue.experiments.paper.datasets import load
+from dpvalue.experiments.paper.problem import Problem, make_sets
 
 CLIENTS, IMAGES, PUBLIC, SHARE, FEATURES = 20, 60, 500, 0.3, 20
 ORDERS, DELTA, REFIT = 100, 1e-5, "refit game"

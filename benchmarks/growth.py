@@ -196,7 +196,7 @@ def measure(name: str, sources: dict[str, Path], cap: int, runs: int) -> list[di
 
 def facts() -> dict[str, str | int]:
     """Return the machine's facts, asked of another process: this one stays small and loads no torch."""
-    code = "import json; from dpvalue_experiments.bench.machine import facts; print(json.dumps(facts()))"
+    code = "import json; from dpvalue.experiments.bench.machine import facts; print(json.dumps(facts()))"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     found: dict[str, str | int] = json.loads(done.stdout)

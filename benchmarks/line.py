@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 
 import dpvalue as dpv
+from dpvalue.experiments.bench.machine import facts
+from dpvalue.games.semivalues import semivalue
 from dpvalue.methods.few import FewGame
 from dpvalue.methods.line import LineGame
 from dpvalue.methods.sums import TableGame
-from dpvalue.valuation.semivalues import semivalue
-from dpvalue_experiments.bench.machine import facts
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)
 MOST_WALKED = 100_000

@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 from sklearn.datasets import load_breast_cancer
 
 import dpvalue as dpv
-from dpvalue_experiments.bench.machine import facts
+from dpvalue.experiments.bench.machine import facts
 
 ROOT = Path(__file__).parents[1]
 RUNNERS = Path(__file__).with_name("other_libraries")

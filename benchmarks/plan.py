@@ -148,11 +148,11 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     import dpvalue as dpv
+    from dpvalue.api import value_run
+    from dpvalue.games.semivalues import semivalues
     from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.server.run import run_for
-    from dpvalue.server.value import value_run
-    from dpvalue.valuation.semivalues import semivalues
+    from dpvalue.runs.run import run_for
 
     private, public, groups, bad = drawn(case, run)
     utility = dpv.Utility(*public)
@@ -272,8 +272,8 @@ def cost_rows(case: Cost) -> tuple[Any, Any]:
 def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
     """Return what the plan states and what the run takes, in this process."""
     import dpvalue as dpv
-    from dpvalue.server.plan import plan_sizes
-    from dpvalue_experiments.bench.machine import peak_bytes
+    from dpvalue.experiments.bench.machine import peak_bytes
+    from dpvalue.runs.plan import plan_sizes
 
     X, y = cost_rows(case)
     site = np.arange(case.rows) % case.groups if case.groups else None
@@ -283,10 +283,10 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
     if case.files:
         import pandas as pd
 
-        from dpvalue.jobs.config import make_config
-        from dpvalue.jobs.execute import execute
-        from dpvalue.jobs.job import open_job
         from dpvalue.progress import reporting
+        from dpvalue.runs.config import make_config
+        from dpvalue.runs.execute import execute
+        from dpvalue.runs.sources import open_job
 
         for name, (features, labels) in (("train", private), ("test", public)):
             frame = pd.DataFrame(features).add_prefix("x").assign(label=labels)
@@ -376,7 +376,7 @@ def main() -> None:
             print(f"{table(stored['settings'][-1:])[2]} {time.perf_counter() - began:.0f} s", flush=True)  # noqa: T201
         print("\n".join(table(stored["settings"])), flush=True)  # noqa: T201
     if asked.only != "expected":
-        from dpvalue_experiments.bench.machine import facts
+        from dpvalue.experiments.bench.machine import facts
 
         stored |= {"costs": costs(), "machine": facts()}
     if asked.json:

@@ -91,7 +91,7 @@ def run(task: Task) -> dict[str, Any]:
     import dpvalue as dpv
     from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.server.run import run_for
+    from dpvalue.runs.run import run_for
 
     torch.set_num_threads(1)
     warnings.simplefilter("error")
@@ -200,7 +200,7 @@ def main() -> None:
         print("\n".join(summary([one for one in runs if one["task"]["name"] == name])), flush=True)  # noqa: T201
         print()  # noqa: T201
     if asked.json:
-        from dpvalue_experiments.bench.machine import facts
+        from dpvalue.experiments.bench.machine import facts
 
         asked.json.write_text(json.dumps({"machine": facts(), "runs": runs}) + "\n")
 

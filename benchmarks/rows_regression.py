@@ -90,7 +90,7 @@ def main() -> None:
     runs = [run(asked.data_dir, kind, seed, e) for kind in KINDS for seed in seeds for e in EPSILONS]
     print("\n".join(summary(runs)))  # noqa: T201
     if asked.json:
-        from dpvalue_experiments.bench.machine import facts
+        from dpvalue.experiments.bench.machine import facts
 
         asked.json.write_text(json.dumps({"machine": facts(), "runs": runs}) + "\n")
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from dpvalue_experiments.bench.machine import facts
+from dpvalue.experiments.bench.machine import facts
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000)
 MOST_MADE = 200_000  # more rows are these again; this process stays smaller than those it measures

@@ -20,7 +20,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue_experiments.paper.datasets import load_hospitals
+from dpvalue.experiments.paper.datasets import load_hospitals
 
 
 def main() -> None:

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 
 import dpvalue as dpv
-from dpvalue.home.agent import Agent
-from dpvalue.home.policy import Policy
-from dpvalue.home.rows import OwnFile
-from dpvalue.jobs.config import RunConfig
-from dpvalue.jobs.job import open_public
-from dpvalue.releasing.job import Job
-from dpvalue.server.run import Prepared, prepare
-from dpvalue.study.making import _stand_ins, make_study
+from dpvalue.coordinator.study import _stand_ins, make_study
+from dpvalue.party.agent import Agent
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Policy
+from dpvalue.protocol.job import Job
+from dpvalue.runs.config import RunConfig
+from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.sources import open_public
 
 SIZES = {"east": 40, "north": 90, "south": 60, "west": 25}
 

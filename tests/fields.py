@@ -12,8 +12,8 @@ from html import unescape
 from pathlib import PurePath
 from typing import Any
 
-from dpvalue.archive import described
-from dpvalue.flower.pipe import Answered, Asked
+from dpvalue.protocol.archive import described
+from dpvalue.protocol.transport import Answered, Asked
 
 Fields = set[tuple[str, str]]
 """Pairs of an output and a field of it."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from dpvalue.flower import deploy, keys
+from dpvalue.flower import deploy
 from dpvalue.flower.supervise import Kept
 
 PARTIES = ("ada", "bob", "cyd", "dan")
@@ -88,7 +88,7 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
     """Run a study of four parties; whatever happens, nothing runs any more afterwards."""
     monkeypatch.setenv("PYTHONPATH", str(_HERE))  # the coordinator's function is installed where the ServerApp runs
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    files = keys.write_authority(folder / "tls", "127.0.0.1")
+    files = deploy.write_authority(folder / "tls", "127.0.0.1")
     link = deploy.Link(f"127.0.0.1:{free_port()}", files.authority)
     home = folder / "flwr"
     deploy.write_link(home, link)
@@ -103,7 +103,7 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
                 own, port = folder / name, free_port()
                 own.mkdir()
                 (own / "secret").write_bytes(secrets.token_bytes(32))
-                study.numbers[name] = deploy.register(home, keys.write_node_key(own / "node"))
+                study.numbers[name] = deploy.register(home, deploy.write_node_key(own / "node"))
                 alone = deploy.environment(own / "flwr")
                 node = deploy.supernode(link, own / "node", port, own / "secret")
                 study.nodes[name] = stack.enter_context(Kept(node, alone, own / "node.log"))

@@ -20,7 +20,7 @@ from flwr.supernode.main import create_app
 from flwr.supernode.nodestate import NodeStateFactory
 from flwr.supernode.start_client_internal import _insert_message
 
-from dpvalue.flower.keys import Certificates
+from dpvalue.flower.deploy import Certificates
 from dpvalue.flower.records import KIND
 
 _RUN = 7

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpvalue.durable import write_whole
-from dpvalue.flower.pipe import Answered, Asked, Nodes, Respond, gathered
+from dpvalue.protocol.transport import Answered, Asked, Nodes, Respond, gathered
+from dpvalue.storage import write_whole
 
 ROW = "patient 17 has label 1"
 TICK = 0.5

@@ -17,14 +17,14 @@ from torch.nn.utils import vector_to_parameters
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats, Ints
+from dpvalue.experiments.paper.abreast import Lane, walk_abreast
+from dpvalue.experiments.paper.methods import open_run, running_mean
+from dpvalue.experiments.paper.problem import Problem
+from dpvalue.experiments.paper.readings import AS_RUN
 from dpvalue.models import build_model, paper_cnn
+from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.progress import silent
-from dpvalue.releasing.contributions import Contributions
-from dpvalue_experiments.paper.abreast import Lane, walk_abreast
-from dpvalue_experiments.paper.methods import open_run, running_mean
-from dpvalue_experiments.paper.problem import Problem
-from dpvalue_experiments.paper.readings import AS_RUN
 from tests.data import Arrays, classification, images
 
 Shape = tuple[int, ...]
@@ -154,7 +154,7 @@ def kernel_gap(shape: Shape, outputs: int, count: int, device: str) -> float:
 
     Infinite if what is not a number does not stay so.
     """
-    from dpvalue.models.cnn_kernel import cnn_outputs  # needs Triton
+    from dpvalue.models.cnn_kernels import cnn_outputs
 
     generator = torch.Generator().manual_seed(0)
     module = paper_cnn(shape, outputs).double()
@@ -178,7 +178,7 @@ def gradient_gap(shape: Shape, outputs: int, device: str) -> float:
 
     Rows weigh differently, and one that does not count adds nothing; what is not a number stays so.
     """
-    from dpvalue.models.cnn_gradient_kernel import cnn_gradients  # needs Triton
+    from dpvalue.models.cnn_kernels import cnn_gradients
 
     generator = torch.Generator().manual_seed(0)
     module = paper_cnn(shape, outputs).double()

@@ -13,8 +13,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.factored import OuterProducts
+from dpvalue.party.contributions import Contributions
+from dpvalue.party.factored import OuterProducts
 
 
 class Keys:

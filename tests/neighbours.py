@@ -47,15 +47,14 @@ from typer.main import get_command
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.data.cells import identity
-from dpvalue.data.readable import LONGEST_CELL, MOST_MARKS
+from dpvalue.data.cells import LONGEST_CELL, MOST_MARKS, identity
 from dpvalue.methods import refit as refit_module
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
 from dpvalue.models import Described
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server import plan as plan_module
-from dpvalue.server import run as run_module
+from dpvalue.party.contributions import Contributions
+from dpvalue.runs import plan as plan_module
+from dpvalue.runs import run as run_module
 
 from .held import Keys, emptied
 

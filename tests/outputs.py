@@ -27,16 +27,15 @@ from typer.main import get_command
 from dpvalue import progress as progress_module
 from dpvalue.cli import app
 from dpvalue.cli.party import make_agent
-from dpvalue.flower.pipe import Answered, Asked
+from dpvalue.coordinator.conducting import over_flower
+from dpvalue.coordinator.roster import read_roster
+from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import options_of, read_utility, value_study
 from dpvalue.flower.together import Together
-from dpvalue.home.agent import Refused
+from dpvalue.party.agent import Refused
 from dpvalue.progress import silent
-from dpvalue.sealing import Key
-from dpvalue.study.conducting import over_flower
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.making import options_of, read_utility
-from dpvalue.study.roster import read_roster
-from dpvalue.study.valuing import value_study
+from dpvalue.protocol.sealing import Key
+from dpvalue.protocol.transport import Answered, Asked
 
 COMMAND = get_command(app)
 SITES = {"east": 24, "north": 40, "south": 30}

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpvalue.releasing.schedule import Schedule
-from dpvalue_experiments.paper import abreast, valuing
-from dpvalue_experiments.paper.methods import IID, Method, open_run, paper_rate, running_mean
-from dpvalue_experiments.paper.problem import Problem, make_problem
-from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN
-from dpvalue_experiments.paper.trials import Experiment, Scale, missing_batches
-from dpvalue_experiments.paper.valuing import Asked, run_together
+from dpvalue.experiments.paper import abreast, valuing
+from dpvalue.experiments.paper.methods import IID, Method, open_run, paper_rate, running_mean
+from dpvalue.experiments.paper.problem import Problem, make_problem
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN
+from dpvalue.experiments.paper.trials import Experiment, Scale, missing_batches
+from dpvalue.experiments.paper.valuing import Asked, run_together
+from dpvalue.protocol.schedule import Schedule
 from tests import gpu_checks
 
 METHODS = [running_mean(), running_mean(0.5), IID]

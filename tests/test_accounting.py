@@ -12,7 +12,7 @@ from scipy import stats
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting, laws
-from dpvalue.privacy.budget import guarantee
+from dpvalue.privacy.guarantees import guarantee
 
 from .data import classification
 

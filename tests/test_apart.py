@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.data.apart import require_other_rows
+from dpvalue.data.checks import require_other_rows
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
 

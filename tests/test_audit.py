@@ -15,13 +15,12 @@ from torch import Tensor, nn
 
 import dpvalue as dpv
 from dpvalue.data.encoding import Encoding
+from dpvalue.party.contributions import Contributions
 from dpvalue.planning.learning_rate import PublicTuner
-from dpvalue.privacy.grid import Grid
 from dpvalue.privacy.ledger import Ledger
-from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.privacy.mechanism import Grid, Mechanism
 from dpvalue.privacy.noise import NoiseStream
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server.run import Run
+from dpvalue.runs.run import Run
 
 from .data import classification, images, regression
 
@@ -235,7 +234,7 @@ def test_statistics_that_leak_through_scaling_are_caught(monkeypatch: pytest.Mon
 
 
 def test_a_setting_that_depends_on_private_rows_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    import dpvalue.server.run as run_module
+    import dpvalue.runs.run as run_module
 
     original = run_module.run_for
     rate = PublicTuner.learning_rate

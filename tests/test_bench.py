@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue_experiments.bench import cases
-from dpvalue_experiments.bench.data import made
-from dpvalue_experiments.bench.literal import LiteralLoop
-from dpvalue_experiments.bench.machine import measure
+from dpvalue.experiments.bench import cases
+from dpvalue.experiments.bench.data import made
+from dpvalue.experiments.bench.literal import LiteralLoop
+from dpvalue.experiments.bench.machine import measure
 
 
 def test_the_literal_loop_finds_the_values_of_the_engine() -> None:

@@ -9,19 +9,18 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.detection import expected_auc
 from dpvalue.models import build_model
 from dpvalue.models.training import Training, train
 from dpvalue.planning import rehearsal as rehearsal_module
 from dpvalue.planning.crowd import make_crowd
-from dpvalue.planning.detection import expected_auc
 from dpvalue.planning.folds import Sketch
-from dpvalue.planning.offers import options
 from dpvalue.planning.rehearsal import Option, is_past_best, prefer
 from dpvalue.planning.settings import Settings
-from dpvalue.planning.situation import Situation
+from dpvalue.planning.situation import Situation, options
 from dpvalue.privacy.mechanism import Mechanism, Scale
-from dpvalue.releasing.projection import Projection
-from dpvalue.server.run import prepare
+from dpvalue.protocol.projection import Projection
+from dpvalue.runs.run import prepare
 
 from .data import classification
 

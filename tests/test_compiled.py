@@ -14,12 +14,12 @@ from dpvalue import compiled
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear
 from dpvalue.models.linear import mean_log_sum_exp
+from dpvalue.party import interleaved
+from dpvalue.party.contributions import Contributions
+from dpvalue.party.interleaved import InterleavedReleases
 from dpvalue.privacy import noise as noise_module
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import FastNoise
-from dpvalue.releasing import interleaved
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.interleaved import InterleavedReleases
 
 from .data import classification, regression
 from .test_mechanism import HOSTILE
@@ -136,7 +136,7 @@ def test_compiled_walks_are_torchs(
 
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     train, test = classification(40)
-    monkeypatch.setattr("dpvalue.releasing.contributions._PART_NUMBERS", 64)
+    monkeypatch.setattr("dpvalue.party.contributions._PART_NUMBERS", 64)
     given = {"parties": train, "utility": test, "schedule": dpv.Schedule("running-mean", block=6)}
     one, several = (valued(monkeypatch, "1", **given, engine=dpv.Local("cpu", threads=count))[0] for count in (1, 3))
     assert torch.equal(one.table.rows, several.table.rows)

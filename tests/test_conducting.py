@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import dpvalue as dpv
-from dpvalue.flower.pipe import FAILED, Answered, Asked
+from dpvalue.coordinator import conducting
+from dpvalue.coordinator.conducting import ABSENT, Patience, conduct
+from dpvalue.coordinator.state import Coordinator
 from dpvalue.flower.together import Together
-from dpvalue.home.agent import FORBIDDEN, Agent, Refused
-from dpvalue.home.policy import Policy, Protection
-from dpvalue.home.rows import OwnFile
-from dpvalue.study import conducting
-from dpvalue.study.conducting import ABSENT, Patience, conduct
-from dpvalue.study.coordinator import Coordinator
+from dpvalue.party.agent import FORBIDDEN, Agent, Refused
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Policy, Protection
+from dpvalue.protocol.transport import FAILED, Answered, Asked
 
 from .federation import Files, local_parties, simulated, write_files
 
@@ -126,7 +126,7 @@ def test_killed_at_any_write_a_study_goes_on(files: Files, tmp_path: Path, monke
                 raise _Killed
             real(path, content)
 
-        for place in ("dpvalue.study.conducting.write_whole", "dpvalue.study.coordinator.write_whole"):
+        for place in ("dpvalue.coordinator.conducting.write_whole", "dpvalue.coordinator.state.write_whole"):
             monkeypatch.setattr(place, dying)
         while not finished:
             try:

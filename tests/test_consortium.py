@@ -11,17 +11,17 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue_experiments.consortium import __main__ as command
-from dpvalue_experiments.consortium.averaging import averaged_values, averaged_worths
-from dpvalue_experiments.consortium.cells import CELLS, DEFECT_SETS, Cell, chosen_cells
-from dpvalue_experiments.consortium.check import compare
-from dpvalue_experiments.consortium.defects import DEFECTS, FREE_RIDER, UNKNOWN, Public, Records
-from dpvalue_experiments.consortium.fits import fit
-from dpvalue_experiments.consortium.harness import Intervals, Outcome, judge, pearson, score, shares, spearman
-from dpvalue_experiments.consortium.problems import make_problem
-from dpvalue_experiments.consortium.stored import keep_data, read_truths, truth_of, write_truths
-from dpvalue_experiments.consortium.truth import Values, coalition_worths, private_stack, retrain
-from dpvalue_experiments.paper.datasets import HOSPITALS
+from dpvalue.experiments.consortium import __main__ as command
+from dpvalue.experiments.consortium.averaging import averaged_values, averaged_worths
+from dpvalue.experiments.consortium.cells import CELLS, DEFECT_SETS, Cell, chosen_cells
+from dpvalue.experiments.consortium.check import compare
+from dpvalue.experiments.consortium.defects import DEFECTS, FREE_RIDER, UNKNOWN, Public, Records
+from dpvalue.experiments.consortium.fits import fit
+from dpvalue.experiments.consortium.harness import Intervals, Outcome, judge, pearson, score, shares, spearman
+from dpvalue.experiments.consortium.problems import make_problem
+from dpvalue.experiments.consortium.stored import keep_data, read_truths, truth_of, write_truths
+from dpvalue.experiments.consortium.truth import Values, coalition_worths, private_stack, retrain
+from dpvalue.experiments.paper.datasets import HOSPITALS
 
 HEART = Cell("heart", 4, "own", "none")
 

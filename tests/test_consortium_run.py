@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from dpvalue_experiments.consortium.cells import Cell
-from dpvalue_experiments.consortium.coverage import coverage, draw
-from dpvalue_experiments.consortium.methods import AVERAGING, run_game
-from dpvalue_experiments.consortium.page import mean_of, write_page
-from dpvalue_experiments.consortium.problems import make_problem
-from dpvalue_experiments.consortium.stored import (
+from dpvalue.experiments.consortium.cells import Cell
+from dpvalue.experiments.consortium.coverage import coverage, draw
+from dpvalue.experiments.consortium.methods import AVERAGING, run_game
+from dpvalue.experiments.consortium.page import mean_of, write_page
+from dpvalue.experiments.consortium.problems import make_problem
+from dpvalue.experiments.consortium.stored import (
     read_coverage,
     read_scored,
     read_truths,
@@ -19,8 +19,8 @@ from dpvalue_experiments.consortium.stored import (
     write_scored,
     write_truths,
 )
-from dpvalue_experiments.consortium.tasks import Task, work
-from dpvalue_experiments.consortium.truth import retrain
+from dpvalue.experiments.consortium.tasks import Task, work
+from dpvalue.experiments.consortium.truth import retrain
 
 CELL = Cell("breast-cancer", n=4)
 

@@ -21,16 +21,16 @@ from typer.testing import CliRunner
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.schema import Schema
-from dpvalue.jobs import execute
-from dpvalue.jobs.config import make_config, read_config
-from dpvalue.jobs.folder import keep_table, keep_values, open_folder, table_curves, values_frame
-from dpvalue.jobs.job import Known
-from dpvalue.jobs.recording import released_record, valued_record
 from dpvalue.printable import one_line, visible
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.record import Charged, Record
+from dpvalue.runs import execute
+from dpvalue.runs.config import make_config, read_config
+from dpvalue.runs.execute import released_record, valued_record
+from dpvalue.runs.folder import keep_table, keep_values, open_folder, table_curves, values_frame
+from dpvalue.runs.sources import Known
 
 HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
 BAD: dict[str, Any] = {

@@ -13,19 +13,20 @@ import torch
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.archive import Archive
 from dpvalue.cli import app
 from dpvalue.cli.flower import _link
+from dpvalue.coordinator.roster import read_roster
+from dpvalue.coordinator.state import Coordinator
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.pipe import Asked
-from dpvalue.home.agent import REFUSALS, Refused
-from dpvalue.home.policy import read_policy
+from dpvalue.party.agent import REFUSALS, Refused
+from dpvalue.party.policy import read_policy
 from dpvalue.privacy.charges import Charge
-from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.job import Job, Release, Request
-from dpvalue.sealing import Key, open_seal
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.roster import read_roster
+from dpvalue.privacy.checkpoint import Checkpoint
+from dpvalue.protocol.archive import Archive
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+from dpvalue.protocol.sealing import Key, open_seal
+from dpvalue.protocol.transport import Asked
 
 from .federation import Files, write_files
 from .mutations import damaged

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue.valuation.diagnostics import estimation_uncertainty, mean_adjusted_variance
+from dpvalue.diagnostics import estimation_uncertainty, mean_adjusted_variance
 
 from .data import classification, regression
 

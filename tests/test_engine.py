@@ -16,9 +16,9 @@ import dpvalue as dpv
 from dpvalue.arrays import Ints
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Model, build_model
+from dpvalue.party import contributions as contributions_module
+from dpvalue.party.contributions import Contributions, cut
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing import contributions as contributions_module
-from dpvalue.releasing.contributions import Contributions, cut
 
 from .data import Arrays, classification, images
 
@@ -117,8 +117,8 @@ def test_one_type_holds_private_rows_and_all_that_touch_it_name_it() -> None:
     texts = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
     private = {name for name, text in texts.items() if "PrivateRows" in text}
     assert private == {
-        "data/rows.py", "data/parties.py", "releasing/contributions.py", "releasing/people.py", "releasing/factored.py",
-        "releasing/party.py", "valuation/tasks/curves.py", "auditing/canaries.py",
+        "data/rows.py", "data/parties.py", "party/contributions.py", "party/people.py", "party/factored.py",
+        "party/party.py", "tasks.py", "auditing/canaries.py",
     }  # fmt: skip
     makers = {name for name, text in texts.items() if "PrivateRows.by_" in text}
     assert makers == {"data/parties.py"}

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue_experiments.paper import EXPERIMENTS
-from dpvalue_experiments.paper.datasets import load
-from dpvalue_experiments.paper.methods import DEFAULT_EQUAL, IID, PAPER_NOISE, budget, running_mean
-from dpvalue_experiments.paper.pages import markdown, mean_and_error
-from dpvalue_experiments.paper.problem import make_problem
-from dpvalue_experiments.paper.theory import f_of_v
-from dpvalue_experiments.paper.trials import Scale, missing_trials, stored_trials
+from dpvalue.experiments.paper import EXPERIMENTS
+from dpvalue.experiments.paper.datasets import load
+from dpvalue.experiments.paper.methods import DEFAULT_EQUAL, IID, PAPER_NOISE, budget, running_mean
+from dpvalue.experiments.paper.pages import markdown, mean_and_error
+from dpvalue.experiments.paper.problem import make_problem
+from dpvalue.experiments.paper.theory import f_of_v
+from dpvalue.experiments.paper.trials import Scale, missing_trials, stored_trials
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 RESULTS = Path(__file__).parents[1] / "results"

@@ -18,21 +18,21 @@ import torch
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue.archive import Tensors
 from dpvalue.arrays import Bools, Floats
+from dpvalue.coordinator.combining import combine
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
+from dpvalue.games.solving import ReleaseGame
+from dpvalue.methods.base import METHODS, Choice, Method, register_method
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
 from dpvalue.planning.situation import Situation
-from dpvalue.privacy.budget import guarantee
+from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing.schedule import Schedule
-from dpvalue.releasing.statistics import STATISTICS, Ground, Statistic, register_statistic
-from dpvalue.study.combining import combine
-from dpvalue.valuation.games import ReleaseGame
-from dpvalue.valuation.method import METHODS, Choice, Method, register_method
-from dpvalue.valuation.table import Table
+from dpvalue.protocol.archive import Tensors
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.protocol.statistics import STATISTICS, Ground, Statistic, register_statistic
+from dpvalue.runs.table import Table
 
 from .data import classification
 

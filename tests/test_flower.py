@@ -29,17 +29,15 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.app import coordinator, refusing, simulated
-from dpvalue.flower.coordinate import GridNodes
-from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_link
-from dpvalue.flower.keys import write_authority, write_node_key
+from dpvalue.flower.app import GridNodes, coordinator, refusing, simulated
+from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_authority, write_link, write_node_key
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.pipe import FAILED, MALFORMED, Answered, Asked, Respond, answer, gathered
 from dpvalue.flower.records import KIND, answered_of, record_of
 from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
 from dpvalue.flower.supervise import Kept
 from dpvalue.flower.together import Together
+from dpvalue.protocol.transport import FAILED, MALFORMED, Answered, Asked, Respond, answer, gathered
 
 from .flower_node import Supernode, wait_for
 from .flower_toys import ROW, party

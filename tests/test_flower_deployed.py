@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower import deploy, keys
-from dpvalue.flower.pipe import FAILED
+from dpvalue.flower import deploy
+from dpvalue.protocol.transport import FAILED
 
 from .flower_deployed import PARTIES, Deployed, deployed, expected, free_port, kill, until
 from .flower_toys import ROW
@@ -43,7 +43,7 @@ def test_a_study_and_a_hostile_coordinator(tmp_path: Path, monkeypatch: pytest.M
 
 def _stranger(study: Deployed) -> None:
     """Who is not registered cannot take part."""
-    keys.write_node_key(study.folder / "stranger")
+    deploy.write_node_key(study.folder / "stranger")
     command = deploy.supernode(study.address, study.folder / "stranger", free_port())
     alone = deploy.environment(study.folder / "strange")
     done = subprocess.run(command, env=alone, capture_output=True, text=True, timeout=120, check=False)
@@ -55,7 +55,7 @@ _SERVER = """
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from flower_toys import ask_nonsense
-from dpvalue.flower.coordinate import GridNodes
+from dpvalue.flower.app import GridNodes
 
 Path({folder!r}, "server was imported").touch()
 app = ServerApp()

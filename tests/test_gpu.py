@@ -75,10 +75,10 @@ def test_walks_by_recorded_steps_are_those_by_single_launches(
     def launched(work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> Callable[..., tuple[Tensor, ...]]:
         return work
 
-    monkeypatch.setattr("dpvalue.releasing.interleaved.Graph", Counted)
+    monkeypatch.setattr("dpvalue.party.interleaved.Graph", Counted)
     by_graph = checks.value("cnn", (1, 12, 12), schedule, "cuda", privacy)
     assert recorded
-    monkeypatch.setattr("dpvalue.releasing.interleaved.Graph", launched)
+    monkeypatch.setattr("dpvalue.party.interleaved.Graph", launched)
     by_launch = checks.value("cnn", (1, 12, 12), schedule, "cuda", privacy)
     assert checks.gap(by_launch, by_graph) < checks.LARGEST_GAP
 
@@ -104,7 +104,7 @@ def test_the_cnns_kernel_computes_what_torch_does(shape: checks.Shape, outputs: 
 def test_the_cnn_uses_the_kernel_where_it_fits_and_computes_the_same_without(
     shape: checks.Shape, outputs: int, dtype: torch.dtype, device: str, served: bool
 ) -> None:
-    from dpvalue.models.cnn_kernel import fits
+    from dpvalue.models.cnn_kernels import fits
 
     example = torch.zeros(shape, dtype=dtype, device=device)
     assert fits(example, outputs) == served

@@ -17,13 +17,14 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.home import agent as texts
-from dpvalue.home.agent import REFUSALS, Refused
-from dpvalue.home.policy import Allowed, Coordinator, Limits, Policy, Protection, read_policy
-from dpvalue.home.rows import OwnFile
-from dpvalue.releasing.job import Job, Release, Request
-from dpvalue.sealing import Key, open_seal
-from dpvalue.study.coordinator import Coordinator as Asking
+from dpvalue.coordinator.state import Coordinator as Asking
+from dpvalue.party import agent as texts
+from dpvalue.party.agent import REFUSALS, Refused
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Allowed, Coordinator, Limits, Policy, Protection, read_policy
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+from dpvalue.protocol.sealing import Key, open_seal
 
 from .federation import Files, simulated, write_files
 
@@ -269,7 +270,7 @@ def test_nothing_but_the_numbers_depends_on_rows(files: Files, monkeypatch: Any,
     frame.to_csv(files.own("west"), index=False)
     job = files.job(**given)
     policy = Policy(Protection(unit=unit, epsilon=10.0, person=person), unsigned=True)
-    from dpvalue.releasing.contributions import Contributions
+    from dpvalue.party.contributions import Contributions
 
     monkeypatch.setattr(Contributions, "release", lambda self, clipped, noise, who, grid: torch.zeros_like(clipped))
     seen = set()

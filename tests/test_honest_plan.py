@@ -14,17 +14,16 @@ from sklearn.preprocessing import StandardScaler
 import dpvalue as dpv
 from dpvalue.data.metrics import LOSS
 from dpvalue.data.utility import PublicSet
+from dpvalue.detection import expected_auc
+from dpvalue.games.estimates import Estimator
+from dpvalue.games.semivalues import semivalues
 from dpvalue.models import Linear, Model
 from dpvalue.models.training import train, train_together
-from dpvalue.planning.agreement import Agreement
 from dpvalue.planning.crowd import make_crowd
-from dpvalue.planning.detection import expected_auc
-from dpvalue.planning.expectation import Expectation, combined, over_pairs
+from dpvalue.planning.expectation import Agreement, Expectation, combined, over_pairs
 from dpvalue.planning.folds import Fold, Sketch, make_folds, same_features
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.server.costs import walks_needed
-from dpvalue.valuation.estimates import Estimator
-from dpvalue.valuation.semivalues import semivalues
+from dpvalue.runs.costs import walks_needed
 
 from .data import classification, flipped_breast_cancer
 

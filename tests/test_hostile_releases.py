@@ -18,17 +18,18 @@ from flwr.supercore.task_identity import TaskIdentity
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.archive import digest
 from dpvalue.cli import app
-from dpvalue.flower.pipe import MALFORMED, Answered, Asked, Respond
+from dpvalue.coordinator import checks
+from dpvalue.coordinator.conducting import Patience, conduct
+from dpvalue.coordinator.roster import Member, Roster
+from dpvalue.coordinator.state import Coordinator
 from dpvalue.flower.records import KIND, answered_of, record_of
 from dpvalue.flower.together import Together
-from dpvalue.releasing.job import Job, Release
-from dpvalue.sealing import Key
-from dpvalue.study import rejections
-from dpvalue.study.conducting import Patience, conduct
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.roster import Member, Roster
+from dpvalue.protocol.archive import digest
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release
+from dpvalue.protocol.sealing import Key
+from dpvalue.protocol.transport import MALFORMED, Answered, Asked, Respond
 
 from .federation import Files, write_files
 
@@ -150,7 +151,7 @@ def test_a_coordinator_refuses_every_hostile_release_and_goes_on(
     assert not again.receive(good["west"]).why
     assert again.table().n == 2
     assert len(again.rejections.all()) > 50
-    assert again.rejections.path.stat().st_size <= rejections.MOST_BYTES
+    assert again.rejections.path.stat().st_size <= checks.MOST_BYTES
 
 
 def test_a_release_is_not_read_where_it_is_longer_than_any(job: Job, good: dict[str, bytes], tmp_path: Path) -> None:
@@ -244,14 +245,14 @@ def test_by_file_a_hostile_release_is_one_line_and_the_others_count(
 
 
 def test_what_is_refused_takes_little_room(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert rejections.MOST_BYTES <= 2**20
-    monkeypatch.setattr(rejections, "MOST_BYTES", 2**15)
+    assert checks.MOST_BYTES <= 2**20
+    monkeypatch.setattr(checks, "MOST_BYTES", 2**15)
     coordinator = Coordinator(tmp_path, job.to_bytes())
     release = Release(job.digest, "x", 0, "", 5, torch.zeros(job.size))
     for number in range(200):
         coordinator.receive(replace(release, party=f"{number}\U0001f600" + "\n" * 3000).to_bytes())
     path = coordinator.rejections.path
-    assert rejections.MOST_BYTES / 2 < path.stat().st_size <= rejections.MOST_BYTES
+    assert checks.MOST_BYTES / 2 < path.stat().st_size <= checks.MOST_BYTES
     *_, last = listed = coordinator.rejections.all()
     assert last.why == "more came that does not count, and is not listed"
     assert max(len(receipt.party) for receipt in listed) <= 100

@@ -15,9 +15,9 @@ import dpvalue as dpv
 from dpvalue.arrays import Bools, Floats
 from dpvalue.methods.refitting import RefitGame
 from dpvalue.privacy.laws import law_named
-from dpvalue.valuation.comparison import compare, groups
-from dpvalue.valuation.intervals import Renoised, default_draws, ranks
-from dpvalue.valuation.payouts import share_out, split
+from dpvalue.values.comparison import compare, groups
+from dpvalue.values.intervals import Renoised, default_draws, ranks
+from dpvalue.values.payouts import share_out, split
 
 from .data import Arrays, classification
 
@@ -140,7 +140,7 @@ def test_draws_are_made_once(result: dpv.Result, monkeypatch: pytest.MonkeyPatch
     again = replace(result)
     spread = again.noise_std()
     assert again.renoised()["shapley"].draws.shape == (30, 6)
-    from dpvalue.valuation import noisy as module
+    from dpvalue.values import noisy as module
 
     monkeypatch.setattr(module, "renoise", None)  # nobody may ask for it again
     np.testing.assert_array_equal(spread["loo"], again.renoised(30)["loo"].noise_std)

@@ -21,20 +21,20 @@ import pytest
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue import durable
-from dpvalue.jobs import execute as execute_module
-from dpvalue.jobs import folder as folder_module
-from dpvalue.jobs.config import RunConfig, make_config
-from dpvalue.jobs.execute import Done, Interrupted, execute, revalue
-from dpvalue.jobs.folder import open_folder, require_free, write_page
-from dpvalue.jobs.job import Job, open_job
+from dpvalue import storage
+from dpvalue.games.estimates import Estimate
 from dpvalue.methods.choosing import choose
 from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.progress import silent
-from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.server import run as run_module
-from dpvalue.server.charging import Charging
-from dpvalue.valuation.estimates import Estimate
+from dpvalue.runs import execute as execute_module
+from dpvalue.runs import folder as folder_module
+from dpvalue.runs import run as run_module
+from dpvalue.runs.charging import Charging
+from dpvalue.runs.config import RunConfig, make_config
+from dpvalue.runs.execute import Done, Interrupted, execute, revalue
+from dpvalue.runs.folder import open_folder, require_free, write_page
+from dpvalue.runs.sources import Job, open_job
 
 WATCHED = ("execute", "folder", "durable", "checkpoint", "charging", "files", "ledger", "rounds")
 KILLS = 60
@@ -313,9 +313,9 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
         writes += 1
         if writes == full:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        durable.write_whole(path, content)
+        storage.write_whole(path, content)
 
-    for name in ("dpvalue.releasing.checkpoint", "dpvalue.archive", "dpvalue.jobs.folder"):
+    for name in ("dpvalue.privacy.checkpoint", "dpvalue.protocol.archive", "dpvalue.runs.folder"):
         monkeypatch.setattr(f"{name}.write_whole", counted)
     full = 0
     execute(job, None, tmp_path / "whole", silent)

@@ -20,7 +20,7 @@ import dpvalue as dpv
 from dpvalue.data import npz
 from dpvalue.data.files import open_private, read_private, read_public
 from dpvalue.data.parties import as_parties
-from dpvalue.jobs.demo import embedded, write_demo
+from dpvalue.runs.demo import embedded, write_demo
 
 from .data import classification, peek
 

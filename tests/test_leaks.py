@@ -17,11 +17,11 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue.jobs.config import make_config
-from dpvalue.jobs.execute import execute
-from dpvalue.jobs.job import open_job
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.factored import OuterProducts
+from dpvalue.party.contributions import Contributions
+from dpvalue.party.factored import OuterProducts
+from dpvalue.runs.config import make_config
+from dpvalue.runs.execute import execute
+from dpvalue.runs.sources import open_job
 
 from .data import classification
 from .held import Keys, emptied

@@ -15,12 +15,12 @@ from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue.data.parties import as_parties
+from dpvalue.party.contributions import Answering, Contributions
 from dpvalue.privacy import accounting
-from dpvalue.releasing.asking import Answering, Asked, AtPoints
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server.learning import Learning, learn, learning_for, learning_of, prepare_learning
-from dpvalue.server.rounds import ask_each
-from dpvalue.server.run import Prepared
+from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.runs.federated import Learning, learn, learning_for, learning_of, prepare_learning
+from dpvalue.runs.rounds import ask_each
+from dpvalue.runs.run import Prepared
 from dpvalue.streams import Purpose, permutations
 
 from .data import classification

@@ -18,14 +18,14 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.home.agent import SPENT, Agent, Refused
-from dpvalue.home.policy import Coordinator, Policy, Protection
-from dpvalue.home.rows import OwnFile
-from dpvalue.jobs.config import RunConfig
+from dpvalue.coordinator.study import make_study
+from dpvalue.party.agent import SPENT, Agent, Refused
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Coordinator, Policy, Protection
 from dpvalue.privacy import laws
-from dpvalue.releasing.job import Job
-from dpvalue.sealing import Key
-from dpvalue.study.making import make_study
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.sealing import Key
+from dpvalue.runs.config import RunConfig
 
 UNITS = ("party", "record", "person")
 WRONG = [(own, asked) for own in UNITS for asked in UNITS if own != asked]

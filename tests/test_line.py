@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.games.semivalues import semivalue, semivalues
+from dpvalue.games.solving import _walked, estimate_values
 from dpvalue.methods import few as few_module
 from dpvalue.methods.few import FewGame
 from dpvalue.methods.line import MANY, LineGame
 from dpvalue.methods.scores import AdditiveGame
 from dpvalue.methods.sums import TableGame
 from dpvalue.streams import Purpose
-from dpvalue.valuation.games import _walked, estimate_values
-from dpvalue.valuation.semivalues import semivalue, semivalues
 
 from .data import classification, regression
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 import dpvalue as dpv
-from dpvalue.durable import OWNER_ALONE, remains, write_whole
-from dpvalue.locks import LOCK, alone, held
+from dpvalue.storage import LOCK, OWNER_ALONE, alone, held, remains, write_whole
 
 from .processes import at_once, begun, killed
 
@@ -106,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
     def refuse(*given: object) -> int:
         raise error
 
-    monkeypatch.setattr("dpvalue.locks.os.open", refuse)
+    monkeypatch.setattr("dpvalue.storage.os.open", refuse)
     for kind in (alone, held):
         with pytest.raises(dpv.DpvalueError, match=f"^[^\n]*cannot be .*{error.strerror}$"), kind(tmp_path):
             pytest.fail("written")
@@ -125,7 +124,7 @@ def test_a_scratch_file_is_new_and_its_name_cannot_be_guessed(tmp_path: Path) ->
         return real(path, flags, mode)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dpvalue.durable.os.open", seen_by)
+        patch.setattr("dpvalue.storage.os.open", seen_by)
         for _ in range(4):
             write_whole(tmp_path / "file", b"content")
     assert len(seen) == 4

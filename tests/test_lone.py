@@ -9,9 +9,8 @@ import torch
 from torch import nn
 
 from dpvalue.models import Described, Linear, Model, Network, Score, build_model, head_on_trunk, projected
-from dpvalue.models.lone import lone_gradients, lone_inputs
+from dpvalue.party.people import add_by_turns, add_in_order, lone_gradients, lone_inputs
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
-from dpvalue.releasing.people import add_by_turns, add_in_order
 
 CPU = torch.device("cpu")
 

@@ -13,9 +13,9 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.data.rows import PublicRows
 from dpvalue.models import Linear, Network
+from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
 from dpvalue.privacy.mechanism import Mechanism, Scale, make_mechanism
-from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
 

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.auditing.membership import _likelihood_ratios
-from dpvalue.jobs.demo import embedded
+from dpvalue.runs.demo import embedded
 
 
 def attack(name: str, **given: Any) -> dpv.MembershipAttack:

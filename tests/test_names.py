@@ -15,15 +15,16 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
+from dpvalue.coordinator.combining import in_order
+from dpvalue.coordinator.roster import Member, Roster
+from dpvalue.coordinator.state import Coordinator
 from dpvalue.data.parties import numbered_groups
-from dpvalue.home.policy import Coordinator as Asker
-from dpvalue.home.policy import Policy
 from dpvalue.names import look_of, party_label, require_name, require_names
-from dpvalue.releasing.job import Release, Simulation
-from dpvalue.sealing import Key
-from dpvalue.study.combining import in_order
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.roster import Member, Roster
+from dpvalue.party.policy import Coordinator as Asker
+from dpvalue.party.policy import Policy
+from dpvalue.protocol.job import Simulation
+from dpvalue.protocol.messages import Release
+from dpvalue.protocol.sealing import Key
 
 from .federation import Files, simulated, write_files
 

@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.data import conversions, files, lines, readable
+from dpvalue.data import cells, conversions, files, lines
 from dpvalue.data.columns import Column
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.rows import _Rows
-from dpvalue.models import Described, lone
+from dpvalue.models import Described
+from dpvalue.party import people
 
 from .neighbours import SCENARIOS, run_changes
 
@@ -90,13 +91,13 @@ def counting_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def adding_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outputs whose last bits depend on how many rows there are, as those of a matrix product do."""
-    dot = lone._dot
+    dot = people._dot
 
     def planted(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         found = dot(one, other)
         return found + 2.0**-20 * len(one) * torch.arange(found.shape[-1])
 
-    monkeypatch.setattr(lone, "_dot", planted)
+    monkeypatch.setattr(people, "_dot", planted)
 
 
 def comparing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,11 +155,11 @@ def refusing_giants(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell that is too long stops the run."""
 
     def planted(cell: str) -> bool:
-        if len(cell) > readable.LONGEST_CELL:
+        if len(cell) > cells.LONGEST_CELL:
             raise dpv.DpvalueError("a cell is too long")
         return True
 
-    monkeypatch.setattr(readable, "is_readable", planted)
+    monkeypatch.setattr(cells, "is_readable", planted)
 
 
 @pytest.mark.slow

@@ -15,15 +15,15 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import dpvalue as dpv
-from dpvalue.archive import as_text
 from dpvalue.data.utility import as_utility
+from dpvalue.games.solving import ListedGame, value_game
 from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.methods.refit import Refit
 from dpvalue.models import Headed, build_model, find_head, head_on_trunk
-from dpvalue.planning.agreement import Agreement
+from dpvalue.planning.expectation import Agreement
 from dpvalue.progress import silent
-from dpvalue.server.run import Prepared, prepare
-from dpvalue.valuation.games import ListedGame, value_game
+from dpvalue.protocol.archive import as_text
+from dpvalue.runs.run import Prepared, prepare
 
 from .data import Arrays, images
 from .test_party import by_messages

@@ -11,10 +11,9 @@ import torch
 from scipy import stats
 
 import dpvalue as dpv
-from dpvalue.privacy.grid import make_grid
-from dpvalue.privacy.mechanism import make_mechanism
+from dpvalue.party.contributions import Contributions
+from dpvalue.privacy.mechanism import make_grid, make_mechanism
 from dpvalue.privacy.noise import ChaChaWords, FastNoise, NoiseSource, NoiseStream, SecureNoise, piece_rows
-from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
 

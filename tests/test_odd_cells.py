@@ -24,14 +24,23 @@ import torch
 from pyarrow import compute, parquet
 
 import dpvalue as dpv
-from dpvalue.data import readable
-from dpvalue.data.cells import identity, is_missing, number, party_name, text, word
+from dpvalue.data import cells
+from dpvalue.data.cells import (
+    LONGEST_CELL,
+    MOST_BYTES,
+    MOST_MARKS,
+    identity,
+    is_missing,
+    number,
+    party_name,
+    text,
+    word,
+)
 from dpvalue.data.columns import Column
 from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.data.files import open_private, read_private
 from dpvalue.data.parties import as_parties
-from dpvalue.data.readable import LONGEST_CELL, MOST_BYTES, MOST_MARKS
-from dpvalue.home.rows import OwnFile
+from dpvalue.party.files import OwnFile
 
 from .data import peek
 
@@ -160,8 +169,8 @@ def test_every_character_that_begins_with_a_mark_counts_as_one() -> None:
     everything = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     marks = [letter for letter in everything if unicodedata.combining(unicodedata.normalize("NFD", letter)[0])]
     assert len(marks) > 800
-    assert all(readable.is_readable("a" + mark * MOST_MARKS) for mark in marks)
-    assert not any(readable.is_readable("a" + mark * (MOST_MARKS + 1)) for mark in marks)
+    assert all(cells.is_readable("a" + mark * MOST_MARKS) for mark in marks)
+    assert not any(cells.is_readable("a" + mark * (MOST_MARKS + 1)) for mark in marks)
     assert text("e\u0301" * 1000) == "\u00e9" * 1000
 
 
@@ -195,7 +204,7 @@ def test_no_cell_stalls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def bounded(form: Any, letters: str) -> str:
         longest.append(len(letters))
-        assert readable.is_readable(letters)
+        assert cells.is_readable(letters)
         return normalize(form, letters)
 
     monkeypatch.setattr(unicodedata, "normalize", bounded)

@@ -19,12 +19,12 @@ import pytest
 import torch
 
 import dpvalue as dpv
+from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.charges import Charge
+from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import ChaChaWords, SecureNoise
-from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server.run import prepare
+from dpvalue.runs.run import prepare
 
 from .data import classification
 from .processes import at_once, begun, killed

@@ -14,12 +14,12 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.archive import as_text
-from dpvalue.engine.walks import Walker
+from dpvalue.engine.evaluator import Walker
 from dpvalue.progress import silent
-from dpvalue.releasing.asking import AtPoints
-from dpvalue.server.rounds import Rounds, ask_each, require_answer
-from dpvalue.server.run import Prepared, prepare
+from dpvalue.protocol.archive import as_text
+from dpvalue.protocol.messages import AtPoints
+from dpvalue.runs.rounds import Rounds, ask_each, require_answer
+from dpvalue.runs.run import Prepared, prepare
 
 from .data import classification
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.valuation.intervals import Renoised
-from dpvalue.valuation.payouts import amount, share_out, split
+from dpvalue.values.intervals import Renoised
+from dpvalue.values.payouts import amount, share_out, split
 
 from .data import classification
 

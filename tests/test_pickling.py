@@ -14,7 +14,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.data.parties import as_parties
-from dpvalue.server.run import prepare
+from dpvalue.runs.run import prepare
 
 from .data import classification, images
 

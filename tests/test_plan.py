@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 import dpvalue as dpv
 from dpvalue import detection
 from dpvalue.planning.expectation import Expectation
-from dpvalue.server.plan import advice
+from dpvalue.runs.plan import advice
 
 from .data import classification, flipped_breast_cancer
 

@@ -9,10 +9,10 @@ import pytest
 
 from dpvalue import games
 from dpvalue.arrays import Bools, Floats, Ints
+from dpvalue.games.semivalues import semivalue
+from dpvalue.games.solving import estimate_values
 from dpvalue.progress import TimeLeft
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.games import estimate_values
-from dpvalue.valuation.semivalues import semivalue
 
 
 class Clock:

@@ -16,12 +16,12 @@ import dpvalue as dpv
 from dpvalue.data.parties import Parties
 from dpvalue.methods.choosing import choose
 from dpvalue.models import Linear, Model, Network, projected, row_losses
+from dpvalue.party.contributions import Contributions
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.mechanism import make_mechanism
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.projection import Basis, make_basis
-from dpvalue.releasing.schedule import Schedule
-from dpvalue.server.run import open_setting, run_for
+from dpvalue.protocol.projection import Basis, make_basis
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.runs.run import open_setting, run_for
 
 from .data import Arrays, classification, flipped_breast_cancer, images, regression
 

@@ -15,8 +15,7 @@ import pytest
 import dpvalue as dpv
 
 SOURCE = Path(dpv.__file__).parent
-FACADES = ("baselines", "detection", "diagnostics", "games", "tasks")
-MODULES = (*FACADES, "privacy")
+MODULES = ("baselines", "detection", "diagnostics", "games", "privacy", "tasks")
 NAMES = [*dpv.__all__, *(f"{module}.{name}" for module in MODULES for name in getattr(dpv, module).__all__)]
 
 # One interpreter, in which dpvalue is forgotten before each name: only torch and its kind stay loaded.
@@ -62,20 +61,6 @@ def test_a_public_module_is_an_attribute_and_can_be_imported(module: str) -> Non
     for name in found.__all__:
         assert getattr(found, name) is not None
         assert not name.startswith("_")
-
-
-@pytest.mark.parametrize("module", FACADES)
-def test_a_facade_holds_its_public_names_and_no_code(module: str) -> None:
-    tree = ast.parse((SOURCE / f"{module}.py").read_text())
-    kinds = [type(node).__name__ for node in tree.body]
-    assert set(kinds) == {"Expr", "ImportFrom", "Assign"}
-    assert kinds.count("Expr") == kinds.count("Assign") == 1
-    brought = [alias for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names]
-    assert all(alias.asname is None for alias in brought)
-    facade = getattr(dpv, module)
-    assert sorted(alias.name for alias in brought) == facade.__all__ == sorted(facade.__all__)
-    for name in facade.__all__:
-        assert inspect.getmodule(getattr(facade, name)) is not facade
 
 
 def test_the_names_of_a_type_checker_are_the_names_of_the_package() -> None:

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from dpvalue_experiments.paper import EXPERIMENTS, labels, sweeps, use_cases
-from dpvalue_experiments.paper.agreement import agreement, cell_number
-from dpvalue_experiments.paper.methods import IID, open_run, spent
-from dpvalue_experiments.paper.problem import CHOICES, TRIALS, make_problem, make_sets, part
-from dpvalue_experiments.paper.readings import AS_PRINTED, AS_RUN, LOOSE, Watch
-from dpvalue_experiments.paper.trials import Scale, stored_trials
-from dpvalue_experiments.paper.valuing import run_methods
+from dpvalue.experiments.paper import EXPERIMENTS, labels, sweeps, use_cases
+from dpvalue.experiments.paper.agreement import agreement, cell_number
+from dpvalue.experiments.paper.methods import IID, open_run, spent
+from dpvalue.experiments.paper.problem import CHOICES, TRIALS, make_problem, make_sets, part
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, LOOSE, Watch
+from dpvalue.experiments.paper.trials import Scale, stored_trials
+from dpvalue.experiments.paper.valuing import run_methods
 
 RESULTS = Path(__file__).parents[1] / "results"
 

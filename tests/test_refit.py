@@ -16,18 +16,17 @@ from dpvalue.data.metrics import METRICS
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.methods.choosing import choose
-from dpvalue.methods.curves import learning_curves
-from dpvalue.methods.fits import Rows, fit, fit_many
+from dpvalue.methods.fits import Rows, fit, fit_many, learning_curves
 from dpvalue.methods.reading import read
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import Refitting
 from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
-from dpvalue.models.described import BESIDES
-from dpvalue.models.lone import lone_gradients, lone_inputs
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.party import Behind
-from dpvalue.server.run import Prepared, open_setting, prepare
+from dpvalue.models.rows import BESIDES
+from dpvalue.party.contributions import Contributions
+from dpvalue.party.party import Behind
+from dpvalue.party.people import lone_gradients, lone_inputs
+from dpvalue.runs.run import Prepared, open_setting, prepare
 
 from .data import Arrays, classification, images, regression
 

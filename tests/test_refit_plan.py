@@ -15,8 +15,8 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.methods.retraining import _spearman
-from dpvalue.planning.agreement import Agreement, Gauge
-from dpvalue.server.plan import advice
+from dpvalue.planning.expectation import Agreement, Gauge
+from dpvalue.runs.plan import advice
 
 from .data import Arrays, classification
 

@@ -16,12 +16,12 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats
+from dpvalue.games.semivalues import semivalue
+from dpvalue.games.solving import enumerate_values
 from dpvalue.methods import refitting as refit_module
-from dpvalue.methods.curves import learning_curves
+from dpvalue.methods.fits import learning_curves
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import RefitGame
-from dpvalue.valuation.games import enumerate_values
-from dpvalue.valuation.semivalues import semivalue
 
 from .data import Arrays, classification
 

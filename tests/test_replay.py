@@ -163,7 +163,7 @@ def test_lagged_walks_with_the_mean_of_earlier_rounds() -> None:
 
 def test_correlated_schedules_take_their_errors_from_batch_means() -> None:
     """Marginals that share noise: s / sqrt(k) would claim far too little of what moves the mean."""
-    from dpvalue.valuation.estimates import Estimator
+    from dpvalue.games.estimates import Estimator
 
     rng = np.random.default_rng(0)
     n, k = 5, 400

@@ -18,16 +18,15 @@ import pytest
 import dpvalue as dpv
 from dpvalue.data.parties import as_parties
 from dpvalue.data.schema import Schema
-from dpvalue.jobs.config import make_config
-from dpvalue.jobs.folder import table_curves, values_frame
-from dpvalue.jobs.job import Known
-from dpvalue.jobs.recording import released_record, valued_record
+from dpvalue.names import cell_of, escaped, name_of
 from dpvalue.progress import silent
 from dpvalue.report import report_page
-from dpvalue.report.bars import Bar, bars
-from dpvalue.report.charts import Line, _ticks, histogram, line_chart
+from dpvalue.report.charts import Bar, Line, _ticks, bars, histogram, line_chart
 from dpvalue.report.record import Record
-from dpvalue.spreadsheet import cell_of, escaped, name_of
+from dpvalue.runs.config import make_config
+from dpvalue.runs.execute import released_record, valued_record
+from dpvalue.runs.folder import table_curves, values_frame
+from dpvalue.runs.sources import Known
 
 from .data import regression
 from .test_spreadsheet import NAMES

@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 import dpvalue as dpv
-from dpvalue_experiments.paper import EXPERIMENTS, resnets, use_cases
-from dpvalue_experiments.paper.datasets import MissingDataError
-from dpvalue_experiments.paper.trials import Scale
-from dpvalue_experiments.paper.valuing import run_methods
+from dpvalue.experiments.paper import EXPERIMENTS, resnets, use_cases
+from dpvalue.experiments.paper.datasets import MissingDataError
+from dpvalue.experiments.paper.trials import Scale
+from dpvalue.experiments.paper.valuing import run_methods
 
 
 def weights(name: str) -> dict[str, torch.Tensor]:

@@ -15,10 +15,10 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue import streams
-from dpvalue.archive import as_text, digest
+from dpvalue.party import interleaved
 from dpvalue.privacy.noise import FastNoise
-from dpvalue.releasing import interleaved
-from dpvalue.server import rounds
+from dpvalue.protocol.archive import as_text, digest
+from dpvalue.runs import rounds
 
 from .data import Arrays, classification
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 import dpvalue as dpv
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.privacy import accounting
-from dpvalue.server import run as run_module
+from dpvalue.runs import run as run_module
 
 from .data import classification
 from .test_mechanism import Constant
@@ -211,7 +211,7 @@ def test_effective_weights_of_replay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_optimal_measures_the_gradients_variance() -> None:
     """With little noise the gradients' own variance dominates, and the weight moves to the own release."""
-    from dpvalue.releasing import interleaved
+    from dpvalue.party import interleaved
 
     weights: list[float] = []
     original = interleaved._History.variance_ratio

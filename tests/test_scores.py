@@ -13,17 +13,17 @@ from torch import nn
 
 import dpvalue as dpv
 from dpvalue.data.rows import PrivateRows
+from dpvalue.games.solving import Game
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
-from dpvalue.models.ridge import ridge
+from dpvalue.models.training import ridge
+from dpvalue.party.contributions import Contributions
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Option, prefer
 from dpvalue.privacy.mechanism import Mechanism, Scale
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.statistics import Description, Gradient, Loss
-from dpvalue.server.run import open_setting, run_for
-from dpvalue.valuation.games import Game
+from dpvalue.protocol.statistics import Description, Gradient, Loss
+from dpvalue.runs.run import open_setting, run_for
 
 from .data import Arrays, classification, flipped_breast_cancer, regression
 

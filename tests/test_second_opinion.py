@@ -27,8 +27,7 @@ from scipy import stats
 
 import dpvalue as dpv
 from dpvalue.privacy import accounting, laws
-from dpvalue.privacy.grid import Grid, make_grid
-from dpvalue.privacy.mechanism import make_mechanism
+from dpvalue.privacy.mechanism import Grid, make_grid, make_mechanism
 from dpvalue.privacy.samplers import discrete_gaussian, discrete_laplace
 
 RARE = 1e-6

@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.cli.party import own_secret
-from dpvalue.flower.keys import write_authority, write_node_key
+from dpvalue.flower.deploy import write_authority, write_node_key
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.sealing import Key
-from dpvalue.secret_files import require_secret, write_secret
+from dpvalue.protocol.sealing import Key
+from dpvalue.storage import require_secret, write_secret
 
 from .federation import write_files
 

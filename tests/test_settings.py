@@ -72,7 +72,7 @@ def test_a_plan_is_carried_out_without_choosing_again(monkeypatch: pytest.Monkey
     settings = dpv.Settings(privacy=dpv.Privacy(4.0), noise="fast", seed=5)
     expected = dpv.value(private, public, settings, semivalues="banzhaf", progress=False)
     plan = dpv.plan(private, public, settings)
-    for name in ("server.run", "server.plan", "auditing.canaries"):
+    for name in ("runs.run", "runs.plan", "auditing.canaries"):
         monkeypatch.setattr(f"dpvalue.{name}.choose", pytest.fail)
     result = plan.value(private, semivalues="banzhaf", progress=False)
     np.testing.assert_array_equal(result.values["banzhaf"], expected.values["banzhaf"])

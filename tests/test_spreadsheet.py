@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from typer.main import get_command
 
 from dpvalue.cli import app
-from dpvalue.jobs import folder as module
-from dpvalue.jobs.folder import open_folder
-from dpvalue.spreadsheet import cell_of, name_of
+from dpvalue.names import cell_of, name_of
+from dpvalue.runs import folder as module
+from dpvalue.runs.folder import open_folder
 
 NAMES = (
     '=HYPERLINK("http://x","click")', "@SUM(A1)", "+1", "-1.5", "-x", "-", " =1+1", "\t=1", "\r@x", "\u3000+x",

@@ -15,19 +15,19 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.durable import write_whole
-from dpvalue.home.agent import Agent
-from dpvalue.home.policy import Policy, Protection
-from dpvalue.home.rows import OwnFile
+from dpvalue.coordinator import state as module
+from dpvalue.coordinator.checks import longest
+from dpvalue.coordinator.roster import Member, Roster, read_roster
+from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import options_for, options_of, read_utility, value_study, verify_job
+from dpvalue.party.agent import Agent
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Policy, Protection
 from dpvalue.progress import silent
-from dpvalue.releasing.job import Job, Release, Request
-from dpvalue.sealing import Key
-from dpvalue.study import coordinator as module
-from dpvalue.study.checks import longest
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.making import options_of, read_utility, verify_job
-from dpvalue.study.roster import Member, Roster, read_roster
-from dpvalue.study.valuing import options_for, value_study
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+from dpvalue.protocol.sealing import Key
+from dpvalue.storage import write_whole
 
 from .federation import Files, local_parties, simulated, write_files
 
@@ -36,9 +36,9 @@ AT_HOME = """
 import sys
 from pathlib import Path
 import dpvalue as dpv
-from dpvalue.home.agent import Agent
-from dpvalue.home.policy import Policy, Protection
-from dpvalue.home.rows import OwnFile
+from dpvalue.party.agent import Agent
+from dpvalue.party.policy import Policy, Protection
+from dpvalue.party.files import OwnFile
 name, job, own, request, out = sys.argv[1:]
 policy = Policy(Protection(epsilon=100.0), unsigned=True)
 agent = Agent(name, OwnFile(Path(own)), None, policy, simulation=True, engine=dpv.Local(device="cpu", dtype="float64"))
@@ -258,7 +258,7 @@ def test_with_a_roster_only_its_keys_count(files: Files, tmp_path: Path) -> None
 
 
 def _asker(key: Key) -> Any:
-    from dpvalue.home.policy import Coordinator as Asker
+    from dpvalue.party.policy import Coordinator as Asker
 
     return Asker("office", key.public)
 

@@ -19,11 +19,10 @@ from dpvalue.data.conversions import as_column
 from dpvalue.data.files import read_private, read_public
 from dpvalue.data.parquet import open_parquet
 from dpvalue.data.schema import Schema, infer_task
-from dpvalue.jobs.config import make_config, read_config
-from dpvalue.jobs.execute import execute
-from dpvalue.jobs.job import open_job
-from dpvalue.jobs.owners import party_names
 from dpvalue.progress import silent
+from dpvalue.runs.config import make_config, read_config
+from dpvalue.runs.execute import execute
+from dpvalue.runs.sources import open_job, party_names
 
 from .data import peek
 

@@ -16,25 +16,26 @@ import pytest
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.archive import read_bytes
 from dpvalue.cli import app
 from dpvalue.cli.party import own_secret
-from dpvalue.flower.keys import write_node_key
+from dpvalue.coordinator import study as study_module
+from dpvalue.coordinator.conducting import Patience, conduct
+from dpvalue.coordinator.roster import Member, Roster
+from dpvalue.coordinator.state import Coordinator
+from dpvalue.flower.deploy import write_node_key
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.pipe import Answered, Asked
 from dpvalue.flower.together import Together
-from dpvalue.home.agent import Agent
-from dpvalue.home.policy import Policy, Protection
-from dpvalue.home.rows import OwnFile
-from dpvalue.jobs import execute
-from dpvalue.locks import LOCK, held
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.job import Job, Release
-from dpvalue.sealing import Key
-from dpvalue.study import making
-from dpvalue.study.conducting import Patience, conduct
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.roster import Member, Roster
+from dpvalue.party.agent import Agent
+from dpvalue.party.contributions import Contributions
+from dpvalue.party.files import OwnFile
+from dpvalue.party.policy import Policy, Protection
+from dpvalue.protocol.archive import read_bytes
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release
+from dpvalue.protocol.sealing import Key
+from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.runs import execute
+from dpvalue.storage import LOCK, held
 
 from .federation import Files, simulated, write_files
 from .processes import at_once, begun, killed
@@ -306,8 +307,8 @@ def test_files_that_are_made_once_are_made_by_one(
     files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys, jobs and ledgers: of four processes one makes the file, and the others are told."""
-    study = making.make_study(files.config())
-    monkeypatch.setattr(making, "make_study", lambda config: study)
+    study = study_module.make_study(files.config())
+    monkeypatch.setattr(study_module, "make_study", lambda config: study)
 
     def make_job(number: int) -> object:
         test = ("--test", files.public, "--target", "label", "--sizes", "90,60", "--seed", number)

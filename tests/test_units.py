@@ -15,10 +15,10 @@ from sklearn.preprocessing import StandardScaler
 import dpvalue as dpv
 from dpvalue.data.parties import Parties
 from dpvalue.models import Linear
+from dpvalue.party.contributions import Contributions
 from dpvalue.privacy import accounting, laws
-from dpvalue.privacy.budget import guarantee
+from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Scale, make_mechanism
-from dpvalue.releasing.contributions import Contributions
 
 from .data import classification
 

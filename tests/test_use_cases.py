@@ -12,10 +12,9 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.releasing.schedule import Schedule
-from dpvalue_experiments.paper import EXPERIMENTS, use_cases
-from dpvalue_experiments.paper.datasets import MissingDataError, load_hospitals
-from dpvalue_experiments.paper.federated import (
+from dpvalue.experiments.paper import EXPERIMENTS, use_cases
+from dpvalue.experiments.paper.datasets import MissingDataError, load_hospitals
+from dpvalue.experiments.paper.federated import (
     ROUND_DECAYING,
     ROUND_IID,
     ROUND_NO_DP,
@@ -23,7 +22,7 @@ from dpvalue_experiments.paper.federated import (
     run_rounds,
     value_rounds,
 )
-from dpvalue_experiments.paper.methods import (
+from dpvalue.experiments.paper.methods import (
     IID,
     Method,
     no_dp,
@@ -31,10 +30,11 @@ from dpvalue_experiments.paper.methods import (
     run_method,
     running_mean,
 )
-from dpvalue_experiments.paper.problem import Problem, make_problem, make_sets
-from dpvalue_experiments.paper.readings import AS_PRINTED
-from dpvalue_experiments.paper.trials import Scale, stored_trials
-from dpvalue_experiments.paper.valuing import run_methods
+from dpvalue.experiments.paper.problem import Problem, make_problem, make_sets
+from dpvalue.experiments.paper.readings import AS_PRINTED
+from dpvalue.experiments.paper.trials import Scale, stored_trials
+from dpvalue.experiments.paper.valuing import run_methods
+from dpvalue.protocol.schedule import Schedule
 
 RESULTS = Path(__file__).parents[1] / "results"
 

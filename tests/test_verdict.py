@@ -11,8 +11,8 @@ import pytest
 import dpvalue as dpv
 from dpvalue.arrays import Floats
 from dpvalue.privacy.laws import law_named
-from dpvalue.valuation.intervals import Renoised
-from dpvalue.valuation.verdict import Verdict, expected_wrong, judge
+from dpvalue.values.intervals import Renoised
+from dpvalue.values.verdict import Verdict, expected_wrong, judge
 
 from .data import classification, flipped_breast_cancer
 

@@ -21,22 +21,22 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.archive import Archive
 from dpvalue.cli import app
-from dpvalue.home.policy import Coordinator as Asker
-from dpvalue.home.policy import Policy, Protection
-from dpvalue.jobs.execute import value_table
-from dpvalue.jobs.folder import values_csv
+from dpvalue.coordinator import comparing, verifying
+from dpvalue.coordinator.comparing import CLOSE, compare_values
+from dpvalue.coordinator.roster import Member, Roster, remember
+from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import options_for, read_utility, value_study
+from dpvalue.coordinator.verifying import Verified, verify_results
+from dpvalue.party.policy import Coordinator as Asker
+from dpvalue.party.policy import Policy, Protection
 from dpvalue.progress import silent
-from dpvalue.releasing.job import Job, Release, Request
-from dpvalue.sealing import Key
-from dpvalue.study import remaking, verifying
-from dpvalue.study.comparing import CLOSE, compare_values
-from dpvalue.study.coordinator import Coordinator
-from dpvalue.study.making import read_utility
-from dpvalue.study.roster import Member, Roster, remember
-from dpvalue.study.valuing import options_for, value_study
-from dpvalue.study.verifying import Verified, verify_results
+from dpvalue.protocol.archive import Archive
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+from dpvalue.protocol.sealing import Key
+from dpvalue.runs.execute import value_table
+from dpvalue.runs.folder import values_csv
 
 from .federation import Files, simulated, write_files
 
@@ -80,7 +80,7 @@ def folder(study: tuple[Files, dict[str, Key]], tmp_path: Path) -> Path:
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same options are valued once, and what is not edited is read once; all outputs are compared as ever."""
     made: dict[Any, Any] = {}
-    real = remaking.remake
+    real = comparing.remake
 
     def remake(coordinator: Coordinator, utility: Any, options: Any, progress: Any) -> Any:
         if options not in made:
@@ -455,9 +455,9 @@ def test_numbers_may_be_rounded_otherwise_and_no_more(
     shutil.copy(files.public, tmp_path / "public.csv")
     releases = [files.folder / f"{name}.release" for name in files.sizes]
     value(files, folder, (files.folder / "study.job").read_bytes(), releases, pay=1e9)  # all digits are told
-    monkeypatch.setattr(remaking, "value_table", rounding(CLOSE / 100))
+    monkeypatch.setattr(comparing, "value_table", rounding(CLOSE / 100))
     assert verified(folder).differences == ()
-    monkeypatch.setattr(remaking, "value_table", rounding(CLOSE * 100))
+    monkeypatch.setattr(comparing, "value_table", rounding(CLOSE * 100))
     named(folder, "values.csv, line 2, shapley:")
     named(folder, "values.csv, line 2, payout:")
 

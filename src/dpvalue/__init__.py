@@ -8,32 +8,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
+    from dpvalue.api import release, value
     from dpvalue.auditing.audit import audit
     from dpvalue.auditing.audit_page import Audit
     from dpvalue.auditing.membership import MembershipAttack, membership_attack
+    from dpvalue.coordinator.combining import combine
+    from dpvalue.data.checks import Problem
     from dpvalue.data.parties import Parties
-    from dpvalue.data.problems import Problem
     from dpvalue.data.utility import Utility
     from dpvalue.engine import Engine, Local
     from dpvalue.errors import BudgetExceeded, DpvalueError
-    from dpvalue.methods.loading import load
+    from dpvalue.games.semivalues import Semivalue, semivalue
+    from dpvalue.party.party import Party
     from dpvalue.planning.settings import Settings
     from dpvalue.privacy import Guarantee, Ledger, Privacy
-    from dpvalue.releasing.job import Job, Release, Request
-    from dpvalue.releasing.party import Party
-    from dpvalue.releasing.projection import Projection
-    from dpvalue.releasing.schedule import Schedule
-    from dpvalue.server.learning import Learned, federated
-    from dpvalue.server.plan import plan
-    from dpvalue.server.plan_page import Plan
-    from dpvalue.server.value import release, value
-    from dpvalue.study.combining import combine
-    from dpvalue.valuation.comparison import Comparison
-    from dpvalue.valuation.payouts import Shares
-    from dpvalue.valuation.result import Result
-    from dpvalue.valuation.semivalues import Semivalue, semivalue
-    from dpvalue.valuation.table import Table
-    from dpvalue.valuation.verdict import Verdict
+    from dpvalue.protocol.job import Job
+    from dpvalue.protocol.messages import Release, Request
+    from dpvalue.protocol.projection import Projection
+    from dpvalue.protocol.schedule import Schedule
+    from dpvalue.runs.federated import Learned, federated
+    from dpvalue.runs.loading import load
+    from dpvalue.runs.plan import plan
+    from dpvalue.runs.plan_page import Plan
+    from dpvalue.runs.table import Table
+    from dpvalue.values.comparison import Comparison
+    from dpvalue.values.payouts import Shares
+    from dpvalue.values.result import Result
+    from dpvalue.values.verdict import Verdict
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,28 +50,29 @@ _HOMES = {
     "dpvalue.auditing.audit_page": ("Audit",),
     "dpvalue.auditing.membership": ("MembershipAttack", "membership_attack"),
     "dpvalue.data.parties": ("Parties",),
-    "dpvalue.data.problems": ("Problem",),
+    "dpvalue.data.checks": ("Problem",),
     "dpvalue.data.utility": ("Utility",),
     "dpvalue.engine": ("Engine", "Local"),
     "dpvalue.errors": ("BudgetExceeded", "DpvalueError"),
     "dpvalue.planning.settings": ("Settings",),
     "dpvalue.privacy": ("Guarantee", "Ledger", "Privacy"),
-    "dpvalue.releasing.job": ("Job", "Release", "Request"),
-    "dpvalue.releasing.party": ("Party",),
-    "dpvalue.releasing.projection": ("Projection",),
-    "dpvalue.releasing.schedule": ("Schedule",),
-    "dpvalue.server.learning": ("Learned", "federated"),
-    "dpvalue.server.plan": ("plan",),
-    "dpvalue.server.plan_page": ("Plan",),
-    "dpvalue.server.value": ("release", "value"),
-    "dpvalue.study.combining": ("combine",),
-    "dpvalue.valuation.comparison": ("Comparison",),
-    "dpvalue.methods.loading": ("load",),
-    "dpvalue.valuation.payouts": ("Shares",),
-    "dpvalue.valuation.result": ("Result",),
-    "dpvalue.valuation.semivalues": ("Semivalue", "semivalue"),
-    "dpvalue.valuation.table": ("Table",),
-    "dpvalue.valuation.verdict": ("Verdict",),
+    "dpvalue.protocol.job": ("Job",),
+    "dpvalue.protocol.messages": ("Release", "Request"),
+    "dpvalue.party.party": ("Party",),
+    "dpvalue.protocol.projection": ("Projection",),
+    "dpvalue.protocol.schedule": ("Schedule",),
+    "dpvalue.runs.federated": ("Learned", "federated"),
+    "dpvalue.runs.plan": ("plan",),
+    "dpvalue.runs.plan_page": ("Plan",),
+    "dpvalue.api": ("release", "value"),
+    "dpvalue.coordinator.combining": ("combine",),
+    "dpvalue.values.comparison": ("Comparison",),
+    "dpvalue.runs.loading": ("load",),
+    "dpvalue.values.payouts": ("Shares",),
+    "dpvalue.values.result": ("Result",),
+    "dpvalue.games.semivalues": ("Semivalue", "semivalue"),
+    "dpvalue.runs.table": ("Table",),
+    "dpvalue.values.verdict": ("Verdict",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

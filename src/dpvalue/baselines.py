@@ -1,5 +1,105 @@
-"""What a user with a public set can do without a semivalue: a screening score for each party."""
+"""What a user with a trusted public set would do without any semivalue: a yardstick."""
 
-from dpvalue.server.baselines import Screening, public_loss
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import torch
+
+from dpvalue.arrays import Floats
+from dpvalue.data.parties import read_data
+from dpvalue.display import extremes
+from dpvalue.methods.choosing import choose
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import reporting
+from dpvalue.protocol.projection import Projection
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.runs.run import Prepared, open_setting
+from dpvalue.streams import Purpose
 
 __all__ = ["Screening", "public_loss"]
+
+
+@dataclass(frozen=True, eq=False)
+class Screening:
+    """A score per party, higher for data that agrees with the public set; made by `public_loss`.
+
+    Attributes:
+        scores: the negated mean loss of each party under the public model, clipped and noisy, less the mean of public
+            rows.
+        names: the parties.
+        guarantee: what was spent.
+        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None without
+            privacy.
+
+    Example:
+        >>> screening = public_loss(train, test, groups=sites, privacy=privacy, noise="fast")  # as in `dpvalue.Result`
+        >>> screening.names[int(screening.scores.argmin())]
+        'west'
+    """
+
+    scores: Floats
+    names: tuple[str | int, ...]
+    guarantee: Guarantee
+    expected_auc: float | None
+
+    def __repr__(self) -> str:
+        return f"Screening({len(self.names)} parties: {extremes(self.names, self.scores)}, {self.guarantee.terms})"
+
+
+@shows_settings(Given)
+def public_loss(
+    parties: Any,
+    utility: Any,
+    settings: Settings | None = None,
+    **given: Unpack[Given],
+) -> Screening:
+    """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
+
+    How long the model is trained, and where and how wide losses are clipped, is chosen by rehearsal as in
+    `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
+
+    Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
+    says.
+    Of the settings, those that shape releases and walks are not used.
+
+    Args:
+        parties: as in `dpvalue.value`; private.
+        utility: as in `dpvalue.value`; public.
+        settings: as in `dpvalue.value`.
+        **given: as in `dpvalue.value`.
+
+    Returns:
+        the scores, with the guarantee.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> screening = public_loss(train, test, groups=sites, privacy=privacy, noise="fast")  # as in `dpvalue.Result`
+        >>> screening.guarantee.releases, len(screening.scores)
+        (1, 4)
+    """
+    asked, labels = read_given(settings, given)
+    asked = replace(
+        asked,
+        schedule=Schedule("replay", rounds=1),
+        permutations=1,
+        projection=Projection(1, "loss"),
+        clip="auto",
+        clip_rule="auto",
+        learning_rate="auto",
+    )
+    private, public = read_data(parties, utility, *labels)
+    with asked.engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
+        choice = choose(at)
+        warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+        run = Prepared(at, encoding, choice, public).run(private)
+        if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
+        table, _ = run.release(tell)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)

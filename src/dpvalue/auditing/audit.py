@@ -2,7 +2,7 @@
 
 The attacker is the strongest that the guarantee speaks of: it knows all data but the canary's presence, every setting,
 and the whole transcript of releases, and scores it by the likelihood ratio along the direction in which the two worlds
-differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.lower_bounds`): above the claim, it
+differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.bounds`): above the claim, it
 proves a fault; below, it proves nothing but that this attack did not succeed.
 
 Every party holds a canary, and each is a trial. At models that stand still a release is a contribution, of the party
@@ -29,8 +29,8 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats
 from dpvalue.auditing.audit_page import Audit
+from dpvalue.auditing.bounds import epsilon_bound, mu_bound
 from dpvalue.auditing.canaries import Worlds, make_worlds
-from dpvalue.auditing.lower_bounds import epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
@@ -40,7 +40,7 @@ from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.server.run import Run
+from dpvalue.runs.run import Run
 from dpvalue.streams import Purpose, stream
 
 STILL = 1e-9

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dpvalue.display import html_lines
-from dpvalue.privacy.budget import Guarantee
-from dpvalue.releasing.projection import Projection
-from dpvalue.releasing.schedule import Schedule
+from dpvalue.privacy.guarantees import Guarantee
+from dpvalue.protocol.projection import Projection
+from dpvalue.protocol.schedule import Schedule
 
 _SLACK = 1e-4  # of rounding, in how far a canary moves a release
 

@@ -23,10 +23,10 @@ from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION
+from dpvalue.party.contributions import Contributions
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.server.run import Prepared, Run, open_setting, run_for
+from dpvalue.runs.run import Prepared, Run, open_setting, run_for
 
 _PUBLIC_ROWS = 6
 _FACTORS = (1.0, 8.0, 64.0, 512.0)

@@ -19,20 +19,19 @@ from typing import Any, Unpack
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.data.apart import require_other_rows
+from dpvalue.data.checks import require_other_rows
 from dpvalue.data.parties import Parties, as_parties
 from dpvalue.data.raw import as_numbers, features_and_labels, label_column
 from dpvalue.data.utility import as_utility
+from dpvalue.detection import auc
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.planning.detection import auc
+from dpvalue.games.semivalues import semivalues
 from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
-from dpvalue.privacy.budget import Guarantee
+from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.server.run import Prepared, prepare
-from dpvalue.server.value import value_run
+from dpvalue.runs.run import Prepared, prepare, value_run
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.semivalues import semivalues
 
 _SHAPLEY = semivalues("shapley")
 _LEAST_OF_A_KIND = 3  # shadow values with and without a target that it takes to fit both laws

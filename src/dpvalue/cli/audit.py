@@ -63,7 +63,7 @@ def audit(
 
 def _canaries(data: str, shape: tuple[int, int], runs: int, fields: Fields) -> bool:
     from dpvalue.auditing.audit import audit as run_audit
-    from dpvalue.jobs.demo import embedded
+    from dpvalue.runs.demo import embedded
 
     X, y = embedded(data)
     audited = run_audit(shape[0], (X[400:], y[400:]), records=shape[1], runs=runs, **fields)
@@ -75,7 +75,7 @@ def _membership(data: str, trials: int, privacy: Privacy, fields: Fields) -> boo
     import numpy as np
 
     from dpvalue.auditing.membership import membership_attack
-    from dpvalue.jobs.demo import embedded
+    from dpvalue.runs.demo import embedded
 
     X, y = embedded(data)
     order = np.random.default_rng(fields["seed"]).permutation(len(X))

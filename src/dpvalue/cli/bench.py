@@ -19,7 +19,7 @@ def bench(
 
     Example: dpvalue bench covertype --json covertype.json
     """
-    from dpvalue_experiments.bench import run_cases
+    from dpvalue.experiments.bench import run_cases
 
     with failing_clearly():
         run_cases(cases or ["cpu"], json)

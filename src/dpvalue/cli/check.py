@@ -10,7 +10,7 @@ import typer
 from dpvalue.cli.common import app, argument, failing_clearly, option, out
 
 if TYPE_CHECKING:
-    from dpvalue.jobs.check import Check, FileCheck
+    from dpvalue.runs.check import Check, FileCheck
 
 Text = str | None
 
@@ -35,8 +35,8 @@ def check(
     Example: dpvalue check train.csv --test test.csv --target label
     """
     with failing_clearly():
-        from dpvalue.jobs.check import check as check_files
-        from dpvalue.jobs.config import make_config
+        from dpvalue.runs.check import check as check_files
+        from dpvalue.runs.config import make_config
 
         given: dict[str, Any] = {
             "train": train, "test": test, "target": target, "group": group, "person": person, "task": task,

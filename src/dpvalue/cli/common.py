@@ -1,18 +1,23 @@
-"""What all commands share: the application, how they print, and how they fail."""
+"""What all commands share: the application, how they print and fail, and what a finished run prints."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
 from rich.console import Console
+from rich.table import Table as Grid
 from rich.text import Text
 
 from dpvalue import DpvalueError, __version__
 from dpvalue.printable import one_line, visible
+
+if TYPE_CHECKING:
+    from dpvalue.runs.execute import Done
 
 app = typer.Typer(
     help="What is each party's data worth to a model? Values under differential privacy.",
@@ -37,6 +42,7 @@ out = SafeConsole()
 
 METRICS = "loss (default), accuracy, balanced_accuracy, auc, mse, mae, r2"
 """The names of metrics in help texts, which load no torch."""
+
 CHECK_ADVICE = (
     "A private row that cannot be read counts for nothing, and nobody is told; `dpvalue check` lists such rows for "
     "whoever holds the file."
@@ -87,3 +93,58 @@ def failing_clearly() -> Iterator[None]:
 
 def _complain(kind: str, what: object) -> None:
     SafeConsole(stderr=True).print(f"{kind}: {one_line(str(what))}")
+
+
+def show_done(done: Done, finding: str = "") -> None:
+    """Print the extremes, what they say, a finding if there is one, the guarantee, and where the files are."""
+    name = done.result.semivalues[0].name
+    out.print(_grid(done, name))
+    if done.record.values is not None:
+        out.print("\n".join(done.record.values.verdict), markup=False)
+        out.print(f"utility: {done.record.values.utility}", markup=False)
+        out.print()
+    known = done.record.detection
+    if known is not None:
+        out.print(
+            f"finding {known.column!r}: AUC {known.auc:.3f}, {known.precision:.0%} of the {known.k} lowest",
+            markup=False,
+        )
+    if finding:
+        out.print(finding, markup=False)
+    out.print(str(done.record.guarantee), markup=False)
+    out.print(f"written to {done.folder}: values.csv, run.toml, run.json, table.safetensors", markup=False)
+    out.print(f"report: {done.folder / 'report.html'}", markup=False)
+
+
+def _grid(done: Done, name: str) -> Grid:
+    """The values of a semivalue with their intervals; of many parties the extremes."""
+    from dpvalue.values.payouts import amount
+
+    grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    frame = done.values.sort_values("rank")
+    cut = len(frame) > 12
+    sized = bool((frame["size"] > 1).any())
+    if cut:
+        frame = frame.iloc[[0, 1, 2, *range(-7, 0)]]
+    pay = None if done.record.values is None else done.record.values.pay
+    cells = {"rank": frame["rank"].astype(str), "party": frame["party"].map(lambda party: one_line(str(party)))}
+    if sized:
+        cells[f"{done.result.table.counted}s"] = frame["size"].map("{:,}".format)
+    cells["value"] = frame[name].map("{:+.4g}".format)
+    if pay is not None and "payout" in frame:
+        paid, low, high = (frame[f"payout{end}"].map(lambda part: amount(part, pay)) for end in ("", "_low", "_high"))
+        cells |= {"payout": paid}
+    else:
+        low, high = (frame[f"{name}_{end}"].map("{:+.3g}".format) for end in ("low", "high"))
+    cells["95% interval"] = low + " to " + high
+    for head in cells:
+        if head == "party":
+            grid.add_column(head, overflow="fold")
+        else:
+            grid.add_column(head, justify="right", no_wrap=True)
+    lines = list(zip(*cells.values(), strict=True))
+    if cut:
+        lines.insert(3, tuple("..." if head == "rank" else "" for head in cells))
+    for line in lines:
+        grid.add_row(*line)
+    return grid

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from dpvalue.cli.common import app, failing_clearly, option, out
-from dpvalue.cli.done import show_done
+from dpvalue.cli.common import app, failing_clearly, option, out, show_done
 from dpvalue.cli.run import run_job
 
 
@@ -21,8 +20,8 @@ def demo(
     Example: dpvalue demo --epsilon 0.5
     """
     with failing_clearly():
-        from dpvalue.locks import held
         from dpvalue.privacy.budget import Privacy
+        from dpvalue.storage import held
 
         Privacy(epsilon)  # before anything is written
         with held(out_), held(out_ / "results"):
@@ -31,10 +30,10 @@ def demo(
 
 def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
     """Write the files of the demonstration, value them, and say which hospitals were found."""
-    from dpvalue.jobs.config import make_config
-    from dpvalue.jobs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
-    from dpvalue.jobs.folder import require_free
-    from dpvalue.jobs.job import open_job
+    from dpvalue.runs.config import make_config
+    from dpvalue.runs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
+    from dpvalue.runs.folder import require_free
+    from dpvalue.runs.sources import open_job
 
     folder = place / "results"
     require_free(folder, overwrite=True)

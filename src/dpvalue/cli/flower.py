@@ -35,10 +35,9 @@ def flower_new(
     Example: dpvalue flower new link --host study.example.org
     """
     with failing_clearly():
-        from dpvalue.durable import write_whole
         from dpvalue.errors import DpvalueError
-        from dpvalue.flower.deploy import Link, write_link
-        from dpvalue.flower.keys import write_authority
+        from dpvalue.flower.deploy import Link, write_authority, write_link
+        from dpvalue.storage import write_whole
 
         try:
             folder.mkdir(parents=True)
@@ -57,11 +56,9 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
     Example: dpvalue flower link link
     """
     with failing_clearly():
-        from dpvalue.flower.deploy import environment, superlink
-        from dpvalue.flower.keys import Certificates
+        from dpvalue.flower.deploy import Certificates, environment, superlink
         from dpvalue.flower.supervise import Kept
-        from dpvalue.locks import held
-        from dpvalue.secret_files import require_secret
+        from dpvalue.storage import held, require_secret
 
         link = _link(folder)
         files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
@@ -95,7 +92,7 @@ def flower_node(path: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.errors import DpvalueError
-        from dpvalue.flower.keys import write_node_key
+        from dpvalue.flower.deploy import write_node_key
 
         if path.exists():
             raise DpvalueError(f"there is a file already at {path}: a key is not written over")
@@ -124,7 +121,7 @@ def flower_run(
     """
     with failing_clearly():
         from dpvalue.cli.value import value_releases
-        from dpvalue.locks import held
+        from dpvalue.storage import held
 
         _wait_for(_link(link).address)
         with held(out_):
@@ -140,15 +137,15 @@ def flower_run(
 
 def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:
     """Let the SuperLink conduct a study, wait until it is over, and return how many messages were sent."""
-    from dpvalue.archive import read_bytes
+    from dpvalue.coordinator.conducting import ENTRY
+    from dpvalue.coordinator.state import OVER
+    from dpvalue.coordinator.study import STATE, require_place
     from dpvalue.errors import DpvalueError
     from dpvalue.flower.deploy import status, submit, write_app
-    from dpvalue.locks import alone
-    from dpvalue.releasing.job import Job
+    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.job import Job
+    from dpvalue.storage import alone
     from dpvalue.stored import WHOLE, fields, parse_json, read_text
-    from dpvalue.study.conducting import ENTRY
-    from dpvalue.study.coordinator import OVER
-    from dpvalue.study.valuing import STATE, require_place
 
     require_place(place, Job.from_bytes(read_bytes(job, "a job"), str(job)))
     state, home = (place / STATE).absolute(), link / "flwr"

@@ -10,7 +10,7 @@ import typer
 from dpvalue.cli.common import METRICS, app, argument, failing_clearly, option, out
 
 if TYPE_CHECKING:
-    from dpvalue.releasing.job import Job
+    from dpvalue.protocol.job import Job
 
 Text = str | None
 job_app = typer.Typer(
@@ -53,10 +53,10 @@ def job(
     if context.invoked_subcommand is not None:
         return
     with failing_clearly():
-        from dpvalue.jobs.config import make_config
-        from dpvalue.locks import alone
-        from dpvalue.sealing import Key
-        from dpvalue.study.making import make_study
+        from dpvalue.coordinator.study import make_study
+        from dpvalue.protocol.sealing import Key
+        from dpvalue.runs.config import make_config
+        from dpvalue.storage import alone
 
         given: dict[str, Any] = {
             "test": test, "target": target, "epsilon": epsilon, "unit": unit, "delta": delta, "seed": seed,
@@ -113,8 +113,8 @@ def job_show(path: Annotated[Path, argument()]) -> None:
     Example: dpvalue job show study.job
     """
     with failing_clearly():
-        from dpvalue.archive import read_bytes
-        from dpvalue.releasing.job import Job
+        from dpvalue.protocol.archive import read_bytes
+        from dpvalue.protocol.job import Job
 
         found, seal = Job.opened(read_bytes(path, "a job"), str(path))
         _show(found, None if seal is None else seal.by)
@@ -130,8 +130,8 @@ def job_verify(
     Example: dpvalue job verify study.job --test public.csv
     """
     with failing_clearly():
-        from dpvalue.releasing.job import Job
-        from dpvalue.study.making import options_of, verify_job
+        from dpvalue.coordinator.study import options_of, verify_job
+        from dpvalue.protocol.job import Job
 
         found = Job.load(path)
         exactly = verify_job(found, test or path.parent / options_of(found).test)
@@ -140,9 +140,9 @@ def job_verify(
 
 def _show(job: Job, signed: str | None) -> None:
     """Print what a person asks of a job."""
-    from dpvalue.home.rows import required_columns
+    from dpvalue.party.files import required_columns
     from dpvalue.printable import one_line
-    from dpvalue.privacy.budget import guarantee
+    from dpvalue.privacy.guarantees import guarantee
 
     mechanism = job.mechanism
     spent = guarantee(
@@ -171,7 +171,7 @@ def _bytes(job: Job) -> int:
     """How long a release is."""
     import torch
 
-    from dpvalue.releasing.job import Release
+    from dpvalue.protocol.messages import Release
 
     blank = torch.zeros(job.size, dtype=getattr(torch, job.dtype))
     return len(Release(job.digest, job.digest, 0, "name", 0, blank).to_bytes())

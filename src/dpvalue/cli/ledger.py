@@ -123,8 +123,8 @@ def ledger_verify(
 
     Example: dpvalue ledger verify hospital.ledger --head 3:0f3a...
     """
-    from dpvalue.privacy.heads import is_head
     from dpvalue.privacy.ledger import Ledger
+    from dpvalue.privacy.ledger_file import is_head
     from dpvalue.stored import read_text
 
     with failing_clearly():

@@ -10,7 +10,7 @@ import typer
 from dpvalue.cli.common import CHECK_ADVICE, app, argument, failing_clearly, option, out
 
 if TYPE_CHECKING:
-    from dpvalue.home.agent import Agent
+    from dpvalue.party.agent import Agent
     from dpvalue.privacy.ledger import Ledger
 
 party_app = typer.Typer(
@@ -36,7 +36,7 @@ def party_check(
     Example: dpvalue party check study.job my.csv --ledger my.ledger
     """
     with failing_clearly():
-        from dpvalue.archive import read_bytes
+        from dpvalue.protocol.archive import read_bytes
 
         agent = make_agent(name, file, ledger, head, policy, None)
         content = read_bytes(job, "a job")
@@ -76,9 +76,9 @@ def party_answer(
     Example: dpvalue party answer study.job my.csv --name site-a --ledger my.ledger --out site-a.release
     """
     with failing_clearly():
-        from dpvalue.archive import read_bytes
-        from dpvalue.durable import write_whole
         from dpvalue.errors import DpvalueError
+        from dpvalue.protocol.archive import read_bytes
+        from dpvalue.storage import write_whole
 
         if not name:
             raise DpvalueError("name must be given: --name, yours as the coordinator knows you")
@@ -119,8 +119,7 @@ def party_serve(
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, environment, supernode
         from dpvalue.flower.supervise import Kept
-        from dpvalue.locks import held
-        from dpvalue.secret_files import require_secret
+        from dpvalue.storage import held, require_secret
 
         given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
         missing = [option for option, value in given.items() if not value]
@@ -138,9 +137,9 @@ def party_serve(
 
 def require_other_than_public(job: Path, content: bytes, file: Path) -> None:
     """Raise if a party's file is the public one, where that stands beside the job."""
-    from dpvalue.data.apart import require_other_file
-    from dpvalue.releasing.job import Job
-    from dpvalue.study.making import public_name
+    from dpvalue.coordinator.study import public_name
+    from dpvalue.data.checks import require_other_file
+    from dpvalue.protocol.job import Job
 
     name = public_name(Job.from_bytes(content, str(job)))
     if name:
@@ -149,10 +148,10 @@ def require_other_than_public(job: Path, content: bytes, file: Path) -> None:
 
 def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None:
     """Answer what a SuperNode hands out, until interrupted."""
-    from dpvalue.flower.pipe import Answered, Asked
     from dpvalue.flower.runtime import Node
     from dpvalue.flower.serve import serve
-    from dpvalue.home.agent import Refused
+    from dpvalue.party.agent import Refused
+    from dpvalue.protocol.transport import Answered, Asked
 
     def respond(asked: Asked) -> Answered:
         try:
@@ -174,9 +173,7 @@ def own_secret(path: Path) -> bytes:
     """Return what the agent and its SuperNode know each other by; made at the first call."""
     import secrets
 
-    from dpvalue.durable import OWNER_ALONE, write_whole
-    from dpvalue.locks import alone
-    from dpvalue.secret_files import require_secret
+    from dpvalue.storage import OWNER_ALONE, alone, require_secret, write_whole
 
     with alone(path):
         if not path.is_file():
@@ -199,11 +196,11 @@ def make_agent(
 ) -> Agent:
     """Return the agent of a party, as its options say; without a name, that of its ledger."""
     from dpvalue.errors import DpvalueError
-    from dpvalue.home.agent import Agent
-    from dpvalue.home.policy import Policy, read_policy
-    from dpvalue.home.rows import OwnFile
+    from dpvalue.party.agent import Agent
+    from dpvalue.party.files import OwnFile
+    from dpvalue.party.policy import Policy, read_policy
     from dpvalue.privacy.ledger import Ledger
-    from dpvalue.sealing import Key
+    from dpvalue.protocol.sealing import Key
 
     if ledger is None:
         raise DpvalueError("ledger must be given: --ledger, yours; dpvalue ledger new makes one")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from dpvalue.cli.common import CHECK_ADVICE, app, failing_clearly, option, out
 
 if TYPE_CHECKING:
-    from dpvalue.server.plan_page import Plan
+    from dpvalue.runs.plan_page import Plan
 
 
 @app.command()
@@ -29,7 +29,7 @@ def plan(
     """
     with failing_clearly():
         from dpvalue.privacy.budget import Privacy
-        from dpvalue.server.plan import plan as make_plan
+        from dpvalue.runs.plan import plan as make_plan
 
         def of(unit: str, size: int) -> Plan:
             privacy = Privacy(epsilon, delta, unit, neighbours)
@@ -107,7 +107,7 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
 
 
 def _limit(number: float | int | str | None) -> str:
-    from dpvalue.planning.detection import is_useful
+    from dpvalue.detection import is_useful
 
     return "none" if number is not None and not is_useful(float(number)) else _cell(number)
 

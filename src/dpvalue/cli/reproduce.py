@@ -28,9 +28,9 @@ def reproduce(
     Example: dpvalue reproduce uncertainty mia --full
     """
     with failing_clearly():
-        from dpvalue_experiments.paper import EXPERIMENTS, GROUPS
-        from dpvalue_experiments.paper.datasets import is_embedded
-        from dpvalue_experiments.paper.trials import Scale, make_page, stored_trials
+        from dpvalue.experiments.paper import EXPERIMENTS, GROUPS
+        from dpvalue.experiments.paper.datasets import is_embedded
+        from dpvalue.experiments.paper.trials import Scale, make_page, stored_trials
 
         if list_ or not names:
             width = max(map(len, EXPERIMENTS))

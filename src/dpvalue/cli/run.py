@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpvalue.cli.common import CHECK_ADVICE, METRICS, app, argument, failing_clearly, option, out
-from dpvalue.cli.done import show_done
+from dpvalue.cli.common import CHECK_ADVICE, METRICS, app, argument, failing_clearly, option, out, show_done
 from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
-    from dpvalue.jobs.config import RunConfig
-    from dpvalue.jobs.execute import Done
-    from dpvalue.jobs.job import Job
-    from dpvalue.server.plan_page import Plan
+    from dpvalue.runs.config import RunConfig
+    from dpvalue.runs.execute import Done
+    from dpvalue.runs.plan_page import Plan
+    from dpvalue.runs.sources import Job
 
 Text = str | None
 
@@ -73,8 +72,8 @@ def run(
         "pay": pay,
     }  # fmt: skip
     with failing_clearly():
-        from dpvalue.jobs.config import make_config, read_config
-        from dpvalue.locks import held
+        from dpvalue.runs.config import make_config, read_config
+        from dpvalue.storage import held
 
         stored = {} if config is None else read_config(config)
         options = make_config(
@@ -86,8 +85,8 @@ def run(
 
 def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> Done:
     """Plan, ask, and do a run in a folder that no other process writes meanwhile."""
-    from dpvalue.jobs.folder import require_free, require_room
-    from dpvalue.jobs.job import open_job
+    from dpvalue.runs.folder import require_free, require_room
+    from dpvalue.runs.sources import open_job
 
     goes_on = require_free(folder, overwrite, options)
     options.open_ledger()  # raises if it cannot be used
@@ -105,8 +104,8 @@ def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bo
 
 def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
-    from dpvalue.jobs.execute import Interrupted, execute
     from dpvalue.progress import reporting
+    from dpvalue.runs.execute import Interrupted, execute
 
     try:
         with reporting(progress=True) as tell:
@@ -179,11 +178,11 @@ def revalue(
     Example: dpvalue revalue results --metric auc --test other.csv --pay 100000
     """
     with failing_clearly():
-        from dpvalue.jobs.execute import revalue as value_again
-        from dpvalue.jobs.execute import revalue_place
-        from dpvalue.jobs.folder import open_folder, require_free
-        from dpvalue.locks import held
         from dpvalue.progress import reporting
+        from dpvalue.runs.execute import revalue as value_again
+        from dpvalue.runs.execute import revalue_place
+        from dpvalue.runs.folder import open_folder, require_free
+        from dpvalue.storage import held
 
         kinds = tuple(semivalue or ())
         place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
@@ -202,8 +201,8 @@ def report(folder: Annotated[Path, argument()]) -> None:
     Example: dpvalue report results
     """
     with failing_clearly():
-        from dpvalue.jobs.folder import open_folder, write_page
-        from dpvalue.locks import held
+        from dpvalue.runs.folder import open_folder, write_page
+        from dpvalue.storage import held
 
         open_folder(folder)  # raises if it is none, before anything is written into it
         with held(folder):

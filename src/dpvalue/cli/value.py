@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpvalue.cli.common import app, argument, failing_clearly, option, out
-from dpvalue.cli.done import show_done
+from dpvalue.cli.common import app, argument, failing_clearly, option, out, show_done
 from dpvalue.printable import one_line
 
 if TYPE_CHECKING:
-    from dpvalue.study.verifying import Verified
+    from dpvalue.coordinator.verifying import Verified
 
 _MOST_LINES = 50
 _UNSEEN = (
@@ -42,7 +41,7 @@ def value(
     Example: dpvalue value study.job releases/*.release --out results
     """
     with failing_clearly():
-        from dpvalue.locks import held
+        from dpvalue.storage import held
 
         with held(out_):
             changes = {"semivalue": tuple(semivalue or ()), "metric": metric, "pay": pay}
@@ -62,14 +61,13 @@ def value_releases(
 
     `changes` are options of values that differ from the job's; None and () do not.
     """
-    from dpvalue.archive import read_bytes
+    from dpvalue.coordinator.roster import read_roster
+    from dpvalue.coordinator.state import Coordinator
+    from dpvalue.coordinator.study import STATE, options_for, options_of, read_utility, require_place, value_study
     from dpvalue.progress import reporting
-    from dpvalue.releasing.job import Job
-    from dpvalue.sealing import Key
-    from dpvalue.study.coordinator import Coordinator
-    from dpvalue.study.making import options_of, read_utility
-    from dpvalue.study.roster import read_roster
-    from dpvalue.study.valuing import STATE, options_for, require_place, value_study
+    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.job import Job
+    from dpvalue.protocol.sealing import Key
 
     content = read_bytes(job, "a job")
     asked = Job.from_bytes(content, str(job))
@@ -93,7 +91,7 @@ def value_releases(
 
 def _last_round(coordinator: object) -> bool:
     """Go on to the next round, if there is one, and say where its requests are."""
-    from dpvalue.study.coordinator import Coordinator
+    from dpvalue.coordinator.state import Coordinator
 
     assert isinstance(coordinator, Coordinator)
     number, waiting = coordinator.round, coordinator.asked()
@@ -130,9 +128,9 @@ def verify(
     Example: dpvalue verify results --test public.csv
     """
     with failing_clearly():
+        from dpvalue.coordinator.roster import read_roster
+        from dpvalue.coordinator.verifying import verify_results
         from dpvalue.progress import reporting
-        from dpvalue.study.roster import read_roster
-        from dpvalue.study.verifying import verify_results
 
         known = None if roster is None else read_roster(roster)
         with reporting(progress=True) as tell:

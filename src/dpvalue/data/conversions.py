@@ -3,7 +3,7 @@
 Each conversion works on a cell, or on what is public of a column: its type and its length. No conversion raises, warns
 or takes another path for a whole column because of what one cell holds: bytes that are not UTF-8, a year that Python
 has no date for, a number beyond a double. A text that is too long to be read is cut before it is copied
-(`dpvalue.data.readable`).
+(`dpvalue.data.cells`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from dpvalue.arrays import Array, Bools
+from dpvalue.data.cells import LONGEST_CELL, MOST_BYTES, decoded
 from dpvalue.data.columns import Column, Columns
-from dpvalue.data.readable import LONGEST_CELL, MOST_BYTES, decoded
 from dpvalue.errors import DpvalueError
 
 _UUID = "arrow.uuid"

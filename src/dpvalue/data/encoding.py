@@ -1,4 +1,4 @@
-"""How raw features and labels become numbers: fixed by the public set alone, then applied to each row alone.
+"""How raw features and labels become numbers: fixed by the public set, applied to each row alone.
 
 Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. What a private row becomes is a
 function of that row and of these; one that cannot be read becomes NaN (its label -1, or NaN), unreported.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import index_of, text
 from dpvalue.data.columns import Column, Columns, is_frame
 from dpvalue.data.conversions import as_columns
-from dpvalue.data.fitted import Fitted, fitted_to
 from dpvalue.data.raw import (
     DatasetRows,
     as_numbers,
@@ -27,12 +27,15 @@ from dpvalue.data.raw import (
     row_numbers,
     take_rows,
 )
-from dpvalue.data.schema import PREPROCESSORS, Schema, schema_named
+from dpvalue.data.schema import PREPROCESSORS, Fitted, Schema, fitted_to, schema_named
 from dpvalue.errors import DpvalueError
-from dpvalue.models import CLASSIFICATION
+from dpvalue.models import CLASSIFICATION, REGRESSION
+from dpvalue.stored import COUNT, FLAG, SCHEMA, TEXT, each, fields, maybe, must_be, one_of
 
 _TRIED = 16
+
 _BLOCK = 64
+
 _PIECE = 16 * _BLOCK  # rows of a Dataset, whose blocks are those of all its rows
 
 
@@ -291,3 +294,44 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
             "so one party's data would move other parties' releases"
         )
     return fitted
+
+
+_FIELDS = ("task", "classes", "shape", "columns", "preprocessed", "schema")
+
+_MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
+
+_CHECK = fields(
+    task=one_of((CLASSIFICATION, REGRESSION)),
+    classes=each(must_be("a label", lambda label: isinstance(label, str | int | float))),
+    shape=each(COUNT, least=1),
+    columns=maybe(each(TEXT)),
+    preprocessed=FLAG,
+    schema=maybe(SCHEMA),
+)
+
+
+def encoding_to_json(encoding: Encoding) -> dict[str, Any]:
+    """Return an encoding as plain values; of a transformer that is not ours, only that there is one."""
+    return {name: getattr(encoding, name) for name in _FIELDS}
+
+
+def check_encoding(name: str, stored: Any) -> None:
+    """Raise unless something stored describes an encoding."""
+    _CHECK(name, stored)
+    if prod(stored["shape"]) > _MOST_NUMBERS:
+        raise DpvalueError(f"{name}.shape must be of at most {_MOST_NUMBERS} numbers, got more")
+    if stored["schema"] is not None and not stored["preprocessed"]:
+        raise DpvalueError(f"{name}.schema must be null where nothing was preprocessed")
+
+
+def encoding_from_json(stored: dict[str, Any], preprocess: Any = None) -> Encoding:
+    """Return the encoding that checked plain values describe; `preprocess` is a fitted transformer that is not ours."""
+    if preprocess is not None and not stored["preprocessed"]:
+        raise DpvalueError("preprocess must not be given: the file was made without one")
+    if stored["schema"] is not None:
+        if preprocess is not None:
+            raise DpvalueError("preprocess must not be given: the file holds its own, made from the public columns")
+        preprocess = Schema.from_json(stored["schema"])
+    columns = None if stored["columns"] is None else tuple(stored["columns"])
+    shape, classes = tuple(stored["shape"]), tuple(stored["classes"])
+    return Encoding(stored["task"], classes, shape, columns, stored["preprocessed"], preprocess)

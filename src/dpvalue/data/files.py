@@ -1,4 +1,4 @@
-"""Reading rows from CSV (any common separator, compressed by gzip or zstd too), Parquet and NPZ files.
+"""Reading rows from CSV (any common separator, compressed too), Parquet and NPZ files, by a public schema.
 
 A public file is read whole (`read_public`), as any reader of such files does. A private one (`open_private`) is read
 in blocks, each record alone: nothing is inferred over several of them. To count its records no cell is looked at. What
@@ -22,17 +22,23 @@ from typing import IO, Any
 
 import numpy as np
 
-from dpvalue.arrays import Bools
+from dpvalue.arrays import Array, Bools, Floats
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
 from dpvalue.data.npz import Npz, open_npz
 from dpvalue.data.parquet import Parquet, open_parquet
+from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
 
 _SEPARATORS = ",;\t|"
+
 _BLOCK_ROWS = 2**16
+
 _BLOCK_CELLS = 2**21
+
 _BLOCK_BYTES = 2**26  # of an NPZ file, in which texts take as much room as the longest of them
+
 _PIECE = 2**11  # bytes of a zstd file: what they hold may be 30,000 times as long
 
 
@@ -286,3 +292,43 @@ def _public_csv(path: Path) -> Columns:
             raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
     _sound_header(path, tuple(names))
     return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class Piece:
+    """Some records of a private file: features as numbers (NaN for a bad record), labels, and all cells read."""
+
+    features: Floats
+    labels: Array
+    columns: Columns
+
+
+def read_encoded(
+    path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = (), kept: Any = np.float64
+) -> Iterator[Piece]:
+    """Yield the records of a private file, each read and encoded alone, a block of them at once.
+
+    Args:
+        path: the file.
+        schema: which columns become numbers, and how.
+        target: the column of labels.
+        task: "classification" or "regression".
+        others: more columns to read.
+        kept: in which kind of floats the numbers are kept, beside which no cell is.
+    """
+    names = list(dict.fromkeys([*schema.names, target, *others]))
+    for block in read_private(path, names):
+        features = schema.transform(block.columns)
+        features[block.bad] = np.nan
+        with np.errstate(all="ignore"):  # nothing may be said of a private cell
+            numbers = features.astype(kept, copy=False)
+        yield Piece(numbers, read_labels(block.columns[target], task), block.columns)
+
+
+def read_labels(column: Column, task: str) -> Array:
+    """Return labels as canonical texts, or as numbers for regression; NaN (None) for what is none."""
+    if task == CLASSIFICATION:
+        return column.texts()
+    numbers = column.numbers()
+    numbers[np.isinf(numbers)] = np.nan
+    return numbers

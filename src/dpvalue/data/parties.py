@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Array, Bools, Ints
-from dpvalue.data.apart import require_other_rows
+from dpvalue.data.checks import Problem, feature_problems, label_problems, owner_problems, require_other_rows
 from dpvalue.data.columns import is_frame
 from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding
-from dpvalue.data.problems import Problem, feature_problems, label_problems, owner_problems
 from dpvalue.data.raw import (
     as_numbers,
     features_and_labels,
@@ -316,3 +315,12 @@ def counts_of(
     require_count("records", records)
     sizes = np.full(int(parties), records)
     return sizes, np.ones_like(sizes) if privacy.unit == "party" else sizes
+
+
+def read_data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
+    """Return what a caller hands over as parties and as utility, which must not be in one place."""
+    if target is not None and not any(is_frame(data) for data in (parties, utility)):
+        raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
+    private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)
+    require_other_rows(private, public)
+    return private, public

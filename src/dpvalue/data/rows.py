@@ -2,7 +2,7 @@
 
 `PrivateRows` holds every private row there is, and nothing else does; `PublicRows` has the same layout for rows of the
 public set that stand in for parties. For units "party" and "record" places and shapes are functions of public numbers;
-for unit "person" they are not, and `dpvalue.releasing.people` makes sure that nothing depends on them.
+for unit "person" they are not, and `dpvalue.party.people` makes sure that nothing depends on them.
 """
 
 from __future__ import annotations

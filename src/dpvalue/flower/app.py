@@ -1,4 +1,4 @@
-"""The ServerApp of a study: installed code, which calls a function of the coordinator's with the study's `Nodes`.
+"""The ServerApp of a study: asks nodes, waits until a deadline, and calls the coordinator's function.
 
 The run's config names it: `coordinator = "package.module:function"`, called as `function(nodes, config)`, where config
 is all of the run's config. What it raises makes the run fail, with its text in the coordinator's own log.
@@ -7,7 +7,8 @@ is all of the run's config. What it raises makes the run fail, with its text in 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flwr.app import Context, Message
@@ -15,15 +16,52 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.coordinate import GridNodes
-from dpvalue.flower.pipe import FAILED, Answered, Nodes, Respond, answer
-from dpvalue.flower.records import KIND, asked_of, record_of
+from dpvalue.flower.records import KIND, answered_of, asked_of, record_of
+from dpvalue.protocol.transport import FAILED, Answered, Asked, Nodes, Respond, answer
+
+_POLL = 0.5  # seconds
+
+
+class GridNodes:
+    """The SuperNodes of a run, through the grid of its ServerApp."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+
+    def nodes(self) -> list[int]:
+        """Return the nodes that are connected now, in order."""
+        return sorted(self._grid.get_node_ids())
+
+    def exchange(self, asked: Mapping[int, Asked], deadline: float) -> Iterator[tuple[int, Answered | None]]:
+        """Ask nodes, and yield what each answers; see `Nodes`."""
+        end = time.monotonic() + deadline
+        # One at a time: together they may be too large for a call. Who comes late finds the message gone.
+        waiting = {
+            name: node
+            for node, question in asked.items()
+            for name in self._grid.push_messages([Message(record_of(question), node, KIND, ttl=deadline)])
+            if name
+        }
+        for node in sorted(set(asked) - set(waiting.values())):
+            yield node, None
+        while waiting and time.monotonic() < end:
+            for reply in self._grid.pull_messages(list(waiting)):
+                # An error comes from the SuperLink, not from the node: only this tells whose it is.
+                node_of_reply = waiting.pop(reply.metadata.reply_to_message_id, None)
+                if node_of_reply is not None:
+                    yield node_of_reply, answered_of(reply)
+            if waiting:
+                time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
+        for node in sorted(waiting.values()):
+            yield node, None
+
 
 Coordinator = Callable[[Nodes, Mapping[str, Any]], None]
 
 _ACTION = KIND.partition(".")[2]
 
 app = ServerApp()
+
 refusing = ClientApp()
 """What a party runs that starts Flower's own `flwr-clientapp`, which it should not: it refuses everything."""
 

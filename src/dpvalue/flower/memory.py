@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dpvalue.durable import OWNER_ALONE, write_whole
-from dpvalue.flower.pipe import Asked
+from dpvalue.protocol.transport import Asked
+from dpvalue.storage import OWNER_ALONE, write_whole
 from dpvalue.stored import parse_json, read_text
 
 _TRIES = 3

@@ -10,7 +10,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from dpvalue.flower.pipe import MALFORMED, Answered, Asked
+from dpvalue.protocol.transport import MALFORMED, Answered, Asked
 
 KIND = "query.release"
 _RECORD = "dpvalue"

@@ -52,8 +52,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.pipe import Answered, Asked
 from dpvalue.flower.records import asked_of, record_of
+from dpvalue.protocol.transport import Answered, Asked
 
 Unreachable = httpx.TransportError
 """What is raised where nobody answers; `httpx.HTTPStatusError` where the SuperNode says no."""

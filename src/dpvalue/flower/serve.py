@@ -18,8 +18,8 @@ from itertools import chain, repeat
 from typing import TypeVar
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.pipe import Respond, answer
 from dpvalue.flower.runtime import Node, Runtime, Task, Unreachable
+from dpvalue.protocol.transport import Respond, answer
 
 _log = logging.getLogger("dpvalue")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from dpvalue.flower.pipe import Answered, Asked, Respond, answer
+from dpvalue.protocol.transport import Answered, Asked, Respond, answer
 
 
 class Together:

@@ -8,10 +8,10 @@
 | which of them a run uses | `choosing.py` |
 """
 
+from dpvalue.methods.base import register_method
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.scores import Scores
 from dpvalue.methods.steps import Steps
-from dpvalue.valuation.method import register_method
 
 for _method in (Steps, Scores, Refit):
     register_method(_method)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.base import Choice, Method, method_named
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.steps import Steps
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Situation
-from dpvalue.valuation.method import Choice, Method, method_named
 
 _UNNAMED = ("auto", Steps.name)
 

@@ -20,12 +20,11 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Floats
-from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.walks import Walker
+from dpvalue.engine.evaluator import Evaluator, Walker
+from dpvalue.games.estimates import Estimate
+from dpvalue.games.semivalues import Semivalue, semivalue
 from dpvalue.methods.line import GAP
 from dpvalue.methods.sums import TableGame
-from dpvalue.valuation.estimates import Estimate
-from dpvalue.valuation.semivalues import Semivalue, semivalue
 
 MANY = {2: 5_000, 3: 30_000}
 """From so many parties on, by how many numbers each released, values are expectations."""

@@ -26,13 +26,12 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.metrics import ACCURACY
-from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.walks import Walker
+from dpvalue.engine.evaluator import Evaluator, Walker
+from dpvalue.games.estimates import Estimate
+from dpvalue.games.semivalues import Semivalue, semivalue
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import CLASSIFICATION
 from dpvalue.models.subspace import ProjectedLinear
-from dpvalue.valuation.estimates import Estimate
-from dpvalue.valuation.semivalues import Semivalue, semivalue
 
 MANY = 1000
 """From so many parties on, values are expectations, and nothing is walked."""

@@ -1,4 +1,7 @@
-"""The refit method: each data set describes itself once, and v(S) is what retraining on the records of S would give.
+"""The refit method: each data set describes itself once, and v(S) is what retraining on S would give.
+
+What a party's records are described by is then the gradient of the network's last layer, on features that the trunk
+makes of them.
 
 What is asked is in `methods.surrogate`, how an answer is read in `methods.reading`, the game in `methods.refitting`.
 """
@@ -12,34 +15,70 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.archive import Tensors
 from dpvalue.arrays import Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
+from dpvalue.methods.base import Choice, Method
 from dpvalue.methods.fits import Rows
 from dpvalue.methods.refitting import RefitGame, Refitting
 from dpvalue.methods.retraining import Made, rehearse
 from dpvalue.methods.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
-from dpvalue.methods.trunks import make_head
 from dpvalue.models import Described, Headed, Linear, Model, Network, find_head, head_on_trunk
-from dpvalue.planning.agreement import Agreement
+from dpvalue.models.training import train
+from dpvalue.planning.expectation import Agreement
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Situation
-from dpvalue.privacy.budget import Privacy, guarantee
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing.projection import Basis, Projection
-from dpvalue.releasing.schedule import Schedule
-from dpvalue.releasing.statistics import Description, Statistic
-from dpvalue.valuation.method import Choice, Method
+from dpvalue.protocol.archive import Tensors
+from dpvalue.protocol.projection import Basis, Projection
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.protocol.statistics import Description, Statistic
+from dpvalue.streams import Purpose, stream
 
 if TYPE_CHECKING:
-    from dpvalue.valuation.table import Table
+    from dpvalue.runs.table import Table
+
+_STEPS = (16, 64, 256)
+
+_FOLDS = 5
+
+
+def make_head(model: Network, initial: Tensor, public: PublicSet, seed: int) -> Headed:
+    """Return the head of a network on a trunk that is trained on public rows.
+
+    For how long is what gives the least loss on a fifth of the rows that was left out; then all of them are trained on.
+
+    Formal guarantee: reads public rows only.
+
+    Args:
+        model: the network; raises if it has no head (`models.find_head`).
+        initial: where training starts (size,).
+        public: the public rows.
+        seed: of their order, and of which are left out.
+    """
+    head = find_head(model, public.x[0])
+    x, y = model.inputs(public.x), model.targets(public.y)
+    order = stream(seed, Purpose.REFIT, 1).permutation(len(x))
+    left_out = torch.from_numpy(order % _FOLDS == 0).to(x.device)
+    stages = train(model, initial, x[~left_out], y[~left_out], _STEPS, seed)
+    losses = model.mean_loss(x[left_out], y[left_out])(torch.stack(stages)).cpu().numpy()
+    steps = _STEPS[int(np.nan_to_num(losses, nan=np.inf).argmin())]
+    trained = train(model, initial, x, y, [steps], seed)[0]
+    if not bool(trained.isfinite().all()):
+        raise DpvalueError("training the network on the public rows diverged: scale the features, or use game='steps'")
+    return Headed.of(model, head, trained, public.x)
+
 
 _LARGEST_FEATURE = 1e4  # of standard deviations, if they are scaled
+
 _LARGEST = 10**8
+
 _GROWTH = 1.1  # from one size to the next for which a window is chosen
+
 _CURVES = 0
 """The seed of learning curves, which are functions of public rows alone."""
 

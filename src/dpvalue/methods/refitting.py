@@ -26,11 +26,10 @@ from torch.nn import functional
 
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.methods.curves import Curves, learning_curves
-from dpvalue.methods.fits import Rows
+from dpvalue.games.solving import ReleaseGame
+from dpvalue.methods.fits import Curves, Rows, learning_curves
 from dpvalue.methods.reading import Reading, read, without_noise
 from dpvalue.methods.surrogate import RIDGE, Surrogate
-from dpvalue.valuation.games import ReleaseGame
 
 _STEPS, _CLOSE, _REMEMBERED = 100, 1e-8, 6
 _TURN = 6  # steps with the public curvature, before the fits' own is made

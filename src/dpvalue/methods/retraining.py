@@ -20,16 +20,16 @@ from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.engine.evaluator import Evaluator
+from dpvalue.games.solving import ListedGame, value_game
 from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.methods.planted import DEFECTS
 from dpvalue.methods.refitting import RefitGame, Refitting
 from dpvalue.methods.surrogate import Surrogate, make_surrogate
 from dpvalue.models import Linear
-from dpvalue.planning.agreement import Agreement, Gauge
+from dpvalue.party.contributions import Contributions
+from dpvalue.planning.expectation import Agreement, Gauge
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing.contributions import Contributions
 from dpvalue.streams import Purpose, stream
-from dpvalue.valuation.games import ListedGame, value_game
 
 _PARTIES, _SPLITS, _DEALS = 6, 3, 4
 _LEAST_RECORDS = 5

@@ -14,25 +14,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.archive import Tensors
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.directions import expected_auc, projection_header, projection_of, require_no_tensors
+from dpvalue.games.semivalues import Semivalue
+from dpvalue.games.solving import ReleaseGame
+from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
 from dpvalue.models import Projected, Score, UnitNumbers
 from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Situation
 from dpvalue.privacy.mechanism import Scale
-from dpvalue.releasing.projection import Projection
-from dpvalue.releasing.statistics import Loss, Statistic
-from dpvalue.valuation.games import ReleaseGame
-from dpvalue.valuation.method import Choice, Method
-from dpvalue.valuation.semivalues import Semivalue
+from dpvalue.protocol.archive import Tensors
+from dpvalue.protocol.projection import Projection
+from dpvalue.protocol.statistics import Loss, Statistic
 
 if TYPE_CHECKING:
-    from dpvalue.valuation.table import Table
+    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from dpvalue.archive import Tensors
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
-from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.walks import Walker
+from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.directions import expected_auc, projection_header, projection_of, require_no_tensors
+from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
 from dpvalue.methods.few import FewGame
 from dpvalue.methods.line import LineGame
 from dpvalue.methods.scores import Scores, zero_of_scores
@@ -26,20 +24,18 @@ from dpvalue.methods.sums import TableGame
 from dpvalue.models import Model, projected
 from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
-from dpvalue.planning.learning_rate import PublicTuner
-from dpvalue.planning.line_rate import rate_on_line
-from dpvalue.planning.offers import options
+from dpvalue.planning.learning_rate import PublicTuner, rate_on_line
 from dpvalue.planning.rehearsal import Rehearsal, prefer
-from dpvalue.planning.situation import Situation
-from dpvalue.privacy.budget import guarantee
+from dpvalue.planning.situation import Situation, options
+from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Scale, make_mechanism
-from dpvalue.releasing.projection import Projection, make_basis
-from dpvalue.releasing.schedule import Schedule
-from dpvalue.releasing.statistics import Gradient, Statistic
-from dpvalue.valuation.method import Choice, Method
+from dpvalue.protocol.archive import Tensors
+from dpvalue.protocol.projection import Projection, make_basis
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.protocol.statistics import Gradient, Statistic
 
 if TYPE_CHECKING:
-    from dpvalue.valuation.table import Table
+    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)

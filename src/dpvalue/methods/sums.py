@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Bools, Floats, Ints
-from dpvalue.engine.evaluator import Evaluator
-from dpvalue.engine.walks import Walker
-from dpvalue.valuation.games import ReleaseGame
+from dpvalue.engine.evaluator import Evaluator, Walker
+from dpvalue.games.solving import ReleaseGame
 
 
 class TableGame(ReleaseGame):

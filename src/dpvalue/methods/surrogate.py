@@ -29,7 +29,7 @@ from dpvalue.methods.fits import Rows, fit
 from dpvalue.methods.planted import DEFECTS
 from dpvalue.methods.windows import DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
 from dpvalue.models import Linear
-from dpvalue.models.described import BESIDES, Described
+from dpvalue.models.rows import BESIDES, Described
 from dpvalue.privacy.clipping import FLAT
 from dpvalue.streams import Purpose, stream
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError
-from dpvalue.models.described import BESIDES
+from dpvalue.models.rows import BESIDES
 
 PRESENCE, DISTANCE = 0.33, 2.0
 """How much of a description's length these two may have."""

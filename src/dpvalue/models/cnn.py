@@ -42,8 +42,7 @@ class PaperCNN(Network):
         self._outputs, self._taps = outputs, 9 * shape[0]
         self._gradients_of_one: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] | None = None
         if example.is_cuda:
-            from dpvalue.models.cnn_gradient_kernel import MOST_CELLS, cnn_gradients
-            from dpvalue.models.cnn_kernel import cnn_outputs, fits
+            from dpvalue.models.cnn_kernels import MOST_CELLS, cnn_gradients, cnn_outputs, fits
 
             if fits(example, outputs):
                 self.use_kernel(partial(cnn_outputs, outputs=outputs), outputs)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.planning.detection import expected_auc, pairwise_auc
+from dpvalue.detection import expected_auc, pairwise_auc
 from dpvalue.planning.folds import MOST_TOGETHER, Sketch
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism

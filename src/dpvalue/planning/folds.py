@@ -22,10 +22,10 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.base import Engine
 from dpvalue.models import REGRESSION, Linear, Model, Score, projected
 from dpvalue.models.training import Training
+from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.releasing.contributions import Contributions
-from dpvalue.releasing.projection import Basis, Projection, make_basis, mean_gradient, path_basis, score_basis
+from dpvalue.protocol.projection import Basis, Projection, make_basis, mean_gradient, path_basis, score_basis
 from dpvalue.streams import Purpose, stream
 
 STEPS = (16, 64, 256, 1024)

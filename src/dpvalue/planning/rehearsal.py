@@ -21,7 +21,7 @@ from dpvalue.planning.folds import STEPS, Fold, PublicFacts, Sketch, Sketches, m
 from dpvalue.privacy.clipping import RULES
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Mechanism, Scale
-from dpvalue.releasing.projection import Projection
+from dpvalue.protocol.projection import Projection
 
 _CENTRES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
 _WIDTHS = (0.05, 0.1, 0.2, 0.3, 0.45, 0.7)

@@ -14,12 +14,12 @@ from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.privacy.clipping import RULES
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import KINDS as NOISE_KINDS
-from dpvalue.releasing.checkpoint import Checkpoint
-from dpvalue.releasing.projection import Projection
-from dpvalue.releasing.schedule import Schedule, as_schedule
+from dpvalue.protocol.projection import Projection
+from dpvalue.protocol.schedule import Schedule, as_schedule
 from dpvalue.streams import require_seed
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])

@@ -1,7 +1,8 @@
 """Budgets and guarantees, accounting, noise, and the mechanism through which private data leaves."""
 
 from dpvalue.privacy import accounting, clipping, laws
-from dpvalue.privacy.budget import Guarantee, Privacy, total_epsilon
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.guarantees import Guarantee, total_epsilon
 from dpvalue.privacy.ledger import Ledger
 
 __all__ = ["Guarantee", "Ledger", "Privacy", "accounting", "clipping", "laws", "total_epsilon"]

@@ -28,8 +28,8 @@ from dpvalue.errors import DpvalueError, require_count
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, require_room, spent
-from dpvalue.privacy.heads import is_file, keep_head, kept_head, require_free, require_head
 from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding, require_new, require_unit
+from dpvalue.privacy.ledger_entries import costs, is_reserved, missing_rounds, parties_of, released
 from dpvalue.privacy.ledger_file import (
     ADDED,
     RELEASE,
@@ -39,9 +39,13 @@ from dpvalue.privacy.ledger_file import (
     chain_start,
     create_file,
     head_of,
+    is_file,
+    keep_head,
+    kept_head,
     open_file,
+    require_free,
+    require_head,
 )
-from dpvalue.privacy.slots import costs, is_reserved, missing_rounds, parties_of, released
 
 
 class Ledger:

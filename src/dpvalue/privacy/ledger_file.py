@@ -1,4 +1,4 @@
-"""The file of a ledger: a SQLite file with a fixed schema, whose entries are a chain of digests.
+"""The file of a ledger: SQLite with a fixed schema, entries in a chain of digests, its head kept elsewhere.
 
 Every transaction compares the schema with the expected one, so that no trigger or view stands between what is written
 and what is read, and checks every digest. The chain starts at a random salt, the budget and whom it protects, and goes
@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -27,13 +28,19 @@ from dpvalue.printable import one_line
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.holders import Terms
-from dpvalue.stored import TEXT, build, each, parse_json
+from dpvalue.storage import write_whole
+from dpvalue.stored import TEXT, build, each, parse_json, read_text
 
 FORMAT_VERSION = 4
+
 ADDED, RESERVED, RELEASE = "parties", "reserved", "release"
+
 _WAIT_SECONDS = 600.0
+
 _MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9, and what is longer stands in pieces
+
 _COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
+
 _TABLES = (
     "CREATE TABLE ledger (format INTEGER NOT NULL, terms TEXT NOT NULL, digest TEXT NOT NULL)",
     """CREATE TABLE entries (
@@ -52,7 +59,9 @@ _TABLES = (
     entry INTEGER NOT NULL, piece INTEGER NOT NULL, bytes BLOB NOT NULL, PRIMARY KEY (entry, piece)
 )""",
 )
+
 Stored = TypeVar("Stored", "Charge", "Terms", Privacy)
+
 Row = tuple[int, str, str, int, str, str, str]
 
 
@@ -250,3 +259,59 @@ def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
         return build(kind, what, stored)
     except DpvalueError:  # not JSON, not an object, or not of its fields
         raise DpvalueError(f"the ledger is damaged: {what} cannot be read") from None
+
+
+_HEAD = re.compile(r"[0-9]{1,18}:[0-9a-f]{64}")
+
+
+def is_head(text: str) -> bool:
+    """Return whether a text is what `Ledger.head` returns."""
+    return _HEAD.fullmatch(text) is not None
+
+
+def require_head(file: LedgerFile, head: str) -> None:
+    """Raise unless a head is in the chain."""
+    if not is_head(head):
+        raise DpvalueError(f"head must be what `head` printed, like 3:0f..., got {head!r}")
+    count, _, digest = head.partition(":")
+    digests = [chain_start(file.terms), *(entry.digest for entry in file.entries)]
+    if int(count) >= len(digests) or digests[int(count)] != digest:
+        raise DpvalueError(
+            f"the ledger {str(file.path)!r} does not continue the kept head: entries were removed, or an old copy was "
+            "put back"
+        )
+
+
+def is_file(path: Path) -> bool:
+    """Return whether there is a file; a path that cannot be one is none."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # a name that is too long, or a folder that may not be entered
+        return False
+
+
+def require_free(path: Path) -> None:
+    """Raise unless a file can be made here."""
+    try:
+        folder, taken = path.parent.is_dir(), path.exists()
+    except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be entered
+        raise DpvalueError(f"no file can be made at {str(path)!r}: {error}") from None
+    if not folder:
+        raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
+    if taken:
+        raise DpvalueError(f"there is a file already at {str(path)!r}: a ledger is started once")
+
+
+def keep_head(file: Path, head: str) -> None:
+    """Write a head file, whole or not at all."""
+    try:
+        write_whole(file, head.encode() + b"\n")
+    except OSError as error:
+        raise DpvalueError(f"the head file {str(file)!r} cannot be written: {error.strerror}") from None
+
+
+def kept_head(file: Path) -> str:
+    """Return what a head file holds."""
+    if not is_file(file):
+        raise DpvalueError(f"there is no head file {str(file)!r}: without it an old copy of the ledger is not noticed")
+    return read_text(file).strip()

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import torch
@@ -25,9 +25,19 @@ from dpvalue.arrays import Ints, Words
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy.laws import law_named
 from dpvalue.streams import Purpose, stream
-from dpvalue.uncopied import Uncopied
+
+
+class Uncopied:
+    """A base of objects that `copy.copy`, `copy.deepcopy` and `pickle` refuse with one line."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        """Raise: this is what copies and pickles are made by."""
+        kind = type(self).__name__
+        raise DpvalueError(f"a {kind} cannot be copied or pickled: the copy would draw noise again for what was drawn")
+
 
 KINDS = ("secure", "fast")
+
 _NUMBERS_AT_ONCE = {"cpu": 2**14, "cuda": 2**22}  # a piece fits a CPU's cache, and fills a GPU
 
 _WORDS_OF_A_KEY = 2**30  # 8 GiB; the counter of ChaCha20 is for 256

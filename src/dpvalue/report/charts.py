@@ -1,4 +1,4 @@
-"""Charts as SVG, drawn without any library; colours come from the page's style, in light and dark."""
+"""Charts as SVG and bars as HTML, drawn without any library, in light and dark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from dpvalue.arrays import Floats
 from dpvalue.printable import safe
 
 _WIDTH, _HEIGHT = 460, 270
+
 _LEFT, _RIGHT, _TOP, _BOTTOM = 66, 12, 12, 44
+
 LARGEST = 1e150  # what is beyond it, or not finite, has no place on an axis
 
 
@@ -135,3 +137,46 @@ def _ticks(low: float, high: float) -> list[float]:
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
     first = np.ceil(low / step)
     return [float(f"{number * step:.10g}") + 0.0 for number in np.arange(first, np.floor(high / step) + 1)]
+
+
+_WIDE = 1000.0
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar from zero to a value, with its interval and words beside it; `style` is a class of the page's style."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    words: str
+    style: str
+
+
+def bars(name: str, title: str, drawn: Sequence[Bar]) -> str:
+    """Return bars as a list; `name` is the id of its element, `title` is read aloud. Zero is at one place in all."""
+    ends = np.array([0.0] + [end for bar in drawn for end in (bar.value, bar.low, bar.high)])
+    known = ends[np.abs(ends) < LARGEST]
+    low, high = float(known.min()), float(known.max())
+    scale = _WIDE / ((high - low) or 1.0)
+    lines = "".join(f"<li>{_line(bar, low, scale)}</li>" for bar in drawn)
+    return f'<ol id="{safe(name)}" class="bars" aria-label="{safe(title)}">{lines}</ol>'
+
+
+def _line(bar: Bar, low: float, scale: float) -> str:
+    def at(number: float) -> float:
+        return (number - low) * scale if abs(number) < LARGEST else (0.0 - low) * scale
+
+    start, end = sorted((at(0.0), at(bar.value)))
+    left, right = at(bar.low), at(bar.high)
+    drawn = (
+        f'<rect class="bar {safe(bar.style)}" x="{start:.1f}" y="3" width="{end - start:.1f}" height="12"/>'
+        f'<path class="whisker" d="M{left:.1f} 9H{right:.1f}M{left:.1f} 5V13M{right:.1f} 5V13"/>'
+        f'<path class="nought" d="M{at(0.0):.1f} 0V18"/>'
+    )
+    return (
+        f'<span class="name" title="{safe(bar.name)}">{safe(bar.name)}</span>'
+        f'<svg aria-hidden="true" viewBox="0 0 {_WIDE:.0f} 18" preserveAspectRatio="none">{drawn}</svg>'
+        f'<span class="words">{safe(bar.words)}</span>'
+    )

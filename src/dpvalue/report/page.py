@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpvalue.arrays import Floats
+from dpvalue.detection import is_useful
 from dpvalue.errors import DpvalueError
+from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED
 from dpvalue.methods.scores import Scores
-from dpvalue.planning.detection import is_useful
 from dpvalue.printable import safe
-from dpvalue.report.bars import Bar, bars
-from dpvalue.report.charts import LARGEST, Line, histogram, line_chart
+from dpvalue.report.charts import LARGEST, Bar, Line, bars, histogram, line_chart
 from dpvalue.report.parties import shown_columns, table_data, table_section
 from dpvalue.report.record import Record, Valued
-from dpvalue.report.text import policy
-from dpvalue.valuation.games import MOST_PLAYERS_ENUMERATED
-from dpvalue.valuation.intervals import MOST_NAMED
-from dpvalue.valuation.payouts import amount
+from dpvalue.values.intervals import MOST_NAMED
+from dpvalue.values.payouts import amount
 
 if TYPE_CHECKING:
     import pandas
 
+
+def policy(style: str, script: str) -> str:
+    """Return a Content-Security-Policy: a page's own style and script, by their digests, and nothing from elsewhere."""
+    style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
+    return (
+        f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
 _MOST_POINTS = 1000
+
 _PROTECTED = {"party": "all data of each party", "record": "each record", "person": "each person's records"}
+
 _CURVES = {"removal": "as parties are removed.", "addition": "as parties are added."}
 
 

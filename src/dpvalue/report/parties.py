@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpvalue.names import escaped
 from dpvalue.printable import safe
-from dpvalue.spreadsheet import escaped
 
 if TYPE_CHECKING:
     import pandas

@@ -11,12 +11,11 @@ from typing import Annotated, Any
 
 from dpvalue.data.metrics import LOSS
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.saved import check_guarantee
+from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
-from dpvalue.privacy.budget import Guarantee
+from dpvalue.privacy.guarantees import Guarantee, check_guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
-from dpvalue.valuation.semivalues import semivalues
-from dpvalue.valuation.tasks.curves import ORDERS
+from dpvalue.tasks import ORDERS
 
 FORMAT_VERSION = 2
 Count = Annotated[int, COUNT]

@@ -1,0 +1,103 @@
+"""The public entry: release once (`release`), or release and value in one call (`value`)."""
+
+from __future__ import annotations
+
+from typing import Any, Unpack
+
+from dpvalue.data.parties import read_data
+from dpvalue.games.semivalues import Semivalue, semivalues
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.progress import Progress, reporting
+from dpvalue.runs.run import prepare, release_prepared, value_prepared
+from dpvalue.runs.table import Table
+from dpvalue.values.result import Result
+
+
+@shows_settings(Given)
+def value(
+    parties: Any,
+    utility: Any,
+    settings: Settings | None = None,
+    *,
+    semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+    progress: bool | Progress = True,
+    **given: Unpack[Given],
+) -> Result:
+    """Return what each party's data is worth to the model, private by default.
+
+    Formal guarantee: with `privacy`, everything returned is a function of public things and of the parties' releases,
+    which are (epsilon, delta)-DP as `Privacy` says; without it (None) nothing is protected, and the result says so.
+    Protected are the parties' rows. Public are the utility's rows, all settings, the parties' names and their sizes.
+
+    Args:
+        parties: `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset; private.
+        utility: `Utility`, (X_test, y_test), a DataFrame with `target`, or a torch Dataset; public.
+        settings: how the run is made; the defaults of `Settings` if left out.
+        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
+        progress: show a bar on a terminal; or a callable (stage, done, total).
+        **given: fields of `Settings`, which change `settings`; and of data
+            target: the label column of DataFrames.
+            groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
+            persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
+
+    Returns:
+        the values, with errors and guarantee.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+        BudgetExceeded: a ledger's budget that does not allow the releases.
+
+    Example:
+        >>> x = np.linspace(-2, 2, 40)[:, None]
+        >>> y = (x[:, 0] > 0).astype(int)
+        >>> result = dpv.value((x[::2], y[::2]), (x[1::2], y[1::2]), privacy=None, permutations=50, progress=False)
+        >>> len(result), bool(result.values["shapley"].sum() > 0)
+        (20, True)
+    """
+    kinds = _semivalues(semivalues)
+    asked, labels = read_given(settings, given)
+    private, public = read_data(parties, utility, *labels)
+    with asked.engine.threading(), reporting(progress) as tell:
+        return value_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, kinds, tell)
+
+
+@shows_settings(Given)
+def release(
+    parties: Any,
+    utility: Any,
+    settings: Settings | None = None,
+    *,
+    progress: bool | Progress = True,
+    **given: Unpack[Given],
+) -> Table:
+    """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
+
+    Formal guarantee: as `value`, for the table and all that is made of it.
+
+    Args:
+        parties: as in `value`; private.
+        utility: as in `value`; public. Classes, preprocessing, directions, clipping norm and learning rate are taken
+            from it.
+        settings: as in `value`.
+        progress: as in `value`.
+        **given: as in `value`.
+
+    Returns:
+        the table.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+        BudgetExceeded: a ledger's budget that does not allow the releases.
+
+    Example:
+        >>> table = dpv.release(train, test, groups=sites, privacy=privacy, progress=False)  # as in `dpvalue.Result`
+        >>> table.value(test, progress=False).guarantee == table.guarantee
+        True
+    """
+    asked, labels = read_given(settings, given)
+    private, public = read_data(parties, utility, *labels)
+    with asked.engine.threading(), reporting(progress) as tell:
+        return release_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, tell)
+
+
+_semivalues = semivalues  # the argument of value shadows the function

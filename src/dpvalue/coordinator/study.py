@@ -1,0 +1,168 @@
+"""A study: its job is made from a public file and the parties' sizes, and its folder becomes results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dpvalue.coordinator.combining import engine_of
+from dpvalue.coordinator.state import Coordinator
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import Utility
+from dpvalue.errors import DpvalueError
+from dpvalue.progress import Progress
+from dpvalue.protocol.archive import Tensors, as_text
+from dpvalue.protocol.job import Job
+from dpvalue.report.record import Answered, Federated, Record, Rejected
+from dpvalue.runs.config import RunConfig, make_config, parse_options
+from dpvalue.runs.execute import Done, finish, make_values, released_record, value_table
+from dpvalue.runs.folder import keep_table
+from dpvalue.runs.making import public_digest
+from dpvalue.runs.plan import plan_sizes
+from dpvalue.runs.plan_page import Plan
+from dpvalue.runs.sources import PublicSide, open_public
+from dpvalue.runs.table import Table
+from dpvalue.storage import LOCK
+
+_CLOSE = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """A job, and what it was made of."""
+
+    public: PublicSide
+    plan: Plan
+    job: Job
+
+
+def make_study(config: RunConfig) -> Study:
+    """Choose how parties are asked, and make the job.
+
+    Formal guarantee: reads the public file and the sizes in the options, and nothing else.
+    """
+    if config.schedule is not None and config.schedule != "replay":
+        raise DpvalueError(f"schedule must be 'replay': a study is valued from its table, got {config.schedule!r}")
+    public = open_public(config)
+    planned = plan_sizes(public.utility, public.settings, _stand_ins(config).counts(config.privacy), timed=True)
+    assert planned.prepared is not None
+    recipe = replace(config, test=Path(config.test).name).to_toml()
+    return Study(public, planned, planned.prepared.job(target=config.target, recipe=recipe))
+
+
+def _stand_ins(config: RunConfig) -> Parties:
+    """Parties of these sizes without rows; of persons, one row each."""
+    names = np.repeat(np.arange(len(config.sizes)), config.sizes).astype(str)
+    persons = np.arange(len(names)).astype(str) if config.unit == "person" else None
+    return Parties(np.zeros((len(names), 1)), np.zeros(len(names)), names, persons)
+
+
+def options_of(job: Job) -> RunConfig:
+    """Return the options that a job was made by, as it says."""
+    if not job.about.recipe:
+        raise DpvalueError("the job was made in Python, and not by `dpvalue job`: it names no public file")
+    return make_config(parse_options(job.about.recipe, "the job's recipe"))
+
+
+def public_name(job: Job) -> str:
+    """Return the name of the public file that a job says it was made with; empty where it names none."""
+    named = parse_options(job.about.recipe, "the job's recipe").get("test", "")
+    return Path(named).name if isinstance(named, str) else ""
+
+
+def read_utility(job: Job, test: Path, metric: str | None = None) -> Utility:
+    """Return the public rows of a job, with its metric or another; raises unless they are those it was made with."""
+    options = options_of(job)
+    public = open_public(replace(options, test=str(test)))
+    engine = engine_of(job)
+    encoded = public.utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)
+    if public_digest(encoded) != job.about.utility:
+        raise DpvalueError(f"{test} is not the public file that the job was made with: its digest differs")
+    utility = replace(public.utility, metric=metric or options.metric)
+    utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)  # raises for a metric that does not fit
+    return utility
+
+
+def verify_job(job: Job, test: Path) -> bool:
+    """Make a job again from the public file; return whether it is the same to the bit.
+
+    On another processor sums come out a little different: what differs by less than that passes, too. Raises for
+    anything else that is not as the recipe says: other directions, more points, less noise.
+    """
+    read_utility(job, test)
+    again = make_study(replace(options_of(job), test=str(test))).job
+    if again.digest == job.digest:
+        return True
+    (header, tensors), (ours, own) = job.parts(), again.parts()
+    _require_close("", header, ours)
+    _require_close_tensors(tensors, own)
+    return False
+
+
+def _require_close(name: str, found: object, wanted: object) -> None:
+    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
+        for key in found:
+            _require_close(f"{name}.{key}".strip("."), found[key], wanted[key])
+    elif isinstance(found, float) and isinstance(wanted, float):
+        if abs(found - wanted) > _CLOSE * abs(wanted):
+            raise DpvalueError(f"the job is not what its recipe makes: {name} is {found!r}, not {wanted!r}")
+    elif as_text(found) != as_text(wanted):
+        raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+
+
+def _require_close_tensors(found: Tensors, wanted: Tensors) -> None:
+    for name in sorted(found.keys() | wanted.keys()):
+        if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
+            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+        one, other = found[name].to(torch.float64), wanted[name].to(torch.float64)
+        if float((one - other).abs().max()) > _CLOSE * max(float(other.abs().max()), 1e-12):
+            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+
+
+STATE = "study"
+"""Where a folder of results keeps the job and all releases."""
+
+
+def require_place(out: Path, job: Job) -> None:
+    """Raise unless a folder is new, or holds results of the same study, to which late answers are added."""
+    if not out.exists() or (out.is_dir() and all(file.name == LOCK for file in out.iterdir())):
+        return
+    kept = out / STATE / "study.job"
+    if not kept.is_file():
+        raise DpvalueError(f"{out} holds other files: name a new folder with --out")
+    if Job.load(kept).digest != job.digest:
+        raise DpvalueError(f"{out} holds the results of another job: name another folder with --out")
+
+
+def value_study(coordinator: Coordinator, utility: Utility, options: RunConfig, out: Path, progress: Progress) -> Done:
+    """Value what was released, and write the folder of results, as a local run does."""
+    table = coordinator.table()
+    record = study_record(coordinator, options, table)
+    keep_table(out, record, table)
+    result = value_table(table, utility, options.semivalue, options.permutations, progress)
+    return finish(out, result, *make_values(record, result, None, progress, options.pay))
+
+
+def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> Record:
+    """Return what is known of a study once its releases are there."""
+    return replace(released_record(options, table, None), federated=federated(coordinator))
+
+
+def federated(coordinator: Coordinator) -> Federated:
+    """Return who answered, and what does not count."""
+    seals = coordinator.seals()
+    answered = []
+    for name, answers in coordinator.answers().items():
+        seal = seals[name]
+        answered.append(Answered(name, answers.units, len(answers.releases), "" if seal is None else seal.by))
+    rejected = (Rejected(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejections.all())
+    return Federated(coordinator.job.digest, coordinator.job.rounds, tuple(answered), tuple(rejected))
+
+
+def options_for(job: Job, test: Path, **changes: object) -> RunConfig:
+    """Return the options of a study's results: the job's, with the public file as it was found here."""
+    given = {name: change for name, change in changes.items() if change}
+    return replace(options_of(job), test=str(test), **given)  # type: ignore[arg-type]

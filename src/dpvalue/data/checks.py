@@ -1,0 +1,230 @@
+"""Checks of private rows: public rows are not private ones, and what is wrong, for the holder alone.
+
+Public things alone decide: where files and arrays stand, and never what is in them. Whether a private row also stands
+in another public file is private; `dpvalue check` tells whoever holds the rows. Such a row is not protected.
+
+Rows that cannot be used contribute nothing to a release, unreported. This is the other half of that rule: the holder
+may ask. What it returns is computed from private rows without any noise, so no run, plan or report calls it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product, starmap
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from dpvalue.arrays import Array, Ints
+from dpvalue.data.columns import Column, Columns, is_frame
+from dpvalue.data.conversions import as_column, as_columns
+from dpvalue.data.encoding import EncodedRows, Encoding
+from dpvalue.data.raw import DatasetRows, is_sparse, label_column, row_count
+from dpvalue.errors import DpvalueError
+from dpvalue.models import CLASSIFICATION
+
+if TYPE_CHECKING:
+    from dpvalue.data.parties import Parties
+    from dpvalue.data.utility import Utility
+
+_ADVICE = "what is public is not protected"
+
+
+def require_other_file(private: Iterable[str | Path], public: str | Path) -> None:
+    """Raise if a public file is one of the private ones, by whatever path or link."""
+    for path in map(Path, private):
+        if is_same_file(path, Path(public)):
+            raise DpvalueError(f"the public file must be another than the private {path}: {_ADVICE}")
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Return whether two paths lead to one file."""
+    try:
+        return one.resolve() == other.resolve() or one.samefile(other)
+    except (OSError, RuntimeError, ValueError):  # one is not there, goes round in links, or is no path
+        return False
+
+
+def require_other_rows(parties: Parties, utility: Utility) -> None:
+    """Raise if public rows or labels are private ones: the same object, or one that shows the same memory."""
+    ours = [part.dataset if isinstance(part, DatasetRows) else part for part in (parties.source, parties.X, parties.y)]
+    theirs = [utility.source, utility.X, utility.y]
+    same = any(one is not None and one is other for one, other in product(ours, theirs))
+    arrays = [[array for part in parts for array in _arrays(part)] for parts in (ours, theirs)]
+    if same or any(starmap(_shares_dataset, product(ours, theirs))) or _share_memory(*arrays):
+        raise DpvalueError(f"the public rows must be others than the parties': they are in one place, and {_ADVICE}")
+
+
+def _shares_dataset(one: Any, other: Any) -> bool:
+    """Whether two torch Datasets are of one, and have an item in common."""
+    if not isinstance(one, Dataset) or not isinstance(other, Dataset):
+        return False
+    (base, items), (other_base, other_items) = _opened(one), _opened(other)
+    if base is not other_base:
+        return False
+    return items is None or other_items is None or bool(np.intersect1d(items, other_items).size)
+
+
+def _opened(dataset: Any) -> tuple[Any, Array | None]:
+    """The dataset that a subset, or a subset of a subset, is of, and its items there; None for all."""
+    items: Array | None = None
+    while isinstance(dataset, Subset):
+        own = np.asarray(dataset.indices, dtype=np.int64)
+        items, dataset = own if items is None else own[items], dataset.dataset
+    return dataset, items
+
+
+def _arrays(part: Any) -> Iterator[Array | Tensor]:
+    """The arrays and tensors that an object shows, without a copy."""
+    if isinstance(part, np.ndarray):
+        yield part
+    elif isinstance(part, Tensor):
+        yield from _of_tensor(part)
+    elif isinstance(part, TensorDataset):
+        for tensor in part.tensors:
+            yield from _of_tensor(tensor)
+    elif isinstance(part, EncodedRows):
+        yield part.numbers
+    elif isinstance(part, Column):
+        yield from _of_column(part)
+    elif isinstance(part, Columns):
+        for column in part.by_name.values():
+            yield from _of_column(column)
+    elif hasattr(part, "iloc"):  # of pandas
+        frame = part.to_frame() if hasattr(part, "to_frame") else part
+        for place in range(frame.shape[1]):
+            series = frame.iloc[:, place]
+            if isinstance(series.dtype, np.dtype):
+                yield series.to_numpy()
+    elif hasattr(part, "is_null") and hasattr(part, "to_list"):  # a series of polars
+        yield from _of_column(as_column(part))
+    elif is_frame(part):
+        yield from _arrays(as_columns(part))
+    elif isinstance(getattr(part, "data", None), np.ndarray):  # a sparse matrix of scipy
+        yield part.data
+
+
+def _of_column(column: Column) -> Iterator[Array]:
+    if isinstance(column.cells, np.ndarray):
+        yield column.cells
+
+
+def _of_tensor(tensor: Tensor) -> Iterator[Array | Tensor]:
+    """A tensor, as an array where it can be shown as one."""
+    if tensor.layout is torch.strided:
+        whole = tensor.detach()
+        yield whole if whole.device.type != "cpu" or whole.dtype is torch.bfloat16 else whole.numpy()
+
+
+def _share_memory(ours: list[Array | Tensor], theirs: list[Array | Tensor]) -> bool:
+    """Whether one of the first shows a byte that one of the others shows: of those whose ranges overlap, each byte."""
+    spans = sorted(
+        (*_span(array), side, place)
+        for side, arrays in enumerate((ours, theirs))
+        for place, array in enumerate(arrays)
+        if _span(array)[0] < _span(array)[1]
+    )
+    open_: tuple[list[tuple[int, int]], ...] = ([], [])
+    for low, high, side, place in spans:
+        other = open_[1 - side]
+        other[:] = [(end, index) for end, index in other if end > low]
+        mine = (ours, theirs)[side][place]
+        if any(_meet(mine, (ours, theirs)[1 - side][index]) for _, index in other):
+            return True
+        open_[side].append((high, place))
+    return False
+
+
+def _span(array: Array | Tensor) -> tuple[int, int]:
+    """Where an array begins and ends in memory."""
+    if isinstance(array, np.ndarray):
+        return np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
+    if not array.numel():
+        return 0, 0
+    last = sum((size - 1) * step for size, step in zip(array.shape, array.stride(), strict=True))
+    return array.data_ptr(), array.data_ptr() + (last + 1) * array.element_size()
+
+
+def _meet(one: Array | Tensor, other: Array | Tensor) -> bool:
+    """Whether two arrays whose ranges overlap share a byte; of tensors on another device, the ranges decide."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.shares_memory(one, other)
+    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.device == other.device
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with one row, which therefore contributes nothing.
+
+    Attributes:
+        row: its position, from 0.
+        column: the name (or number) of the column; "label", "group" or "person" where that is what is wrong.
+        what: what is wrong with it.
+
+    Example:
+        >>> print(Problem(row=2, column="age", what="not a finite number"))
+        row 2, age: not a finite number
+    """
+
+    row: int
+    column: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"row {self.row}, {self.column}: {self.what}"
+
+
+def feature_problems(raw: Any, encoding: Encoding) -> list[Problem]:
+    """Return the rows whose features cannot be used, with the first column that is to blame where that can be told."""
+    raw = as_columns(raw) if is_frame(raw) else raw
+    numbers = _single(encoding.features(raw, "parties' features")).reshape(row_count(raw, "rows"), -1)
+    bad = ~np.asarray(np.isfinite(numbers).all(axis=1))
+    what = "not a finite number" if encoding.preprocess is None else "cannot be read, or preprocess does not take it"
+    return [Problem(int(row), _column(raw, int(row), encoding), what) for row in np.flatnonzero(bad)]
+
+
+def _column(raw: Any, row: int, encoding: Encoding) -> str:
+    """The first column of a row that is not a finite number where the public set has numbers."""
+    if is_frame(raw):
+        table = as_columns(raw).take([row])
+        numeric = encoding.fitted.numeric if encoding.fitted else dict.fromkeys(table.columns, True)
+        if hasattr(encoding.preprocess, "unreadable"):
+            names = [name for name, cells in encoding.preprocess.unreadable(table).items() if cells.any()]
+        else:
+            names = [
+                name for name in table.columns if numeric[name] and not np.isfinite(_single(table[name].numbers()))[0]
+            ]
+        return names[0] if names else "features"
+    if encoding.preprocess is None and not is_sparse(raw):
+        numbers = _single(encoding.features(raw[row : row + 1], "parties' features")).reshape(-1)
+        return f"feature {int(np.flatnonzero(~np.isfinite(numbers))[0])}"
+    return "features"
+
+
+def _single(numbers: Array) -> Array:
+    """Numbers as the engine holds them by default: what is finite as a double may not be so in single precision."""
+    with np.errstate(all="ignore"):
+        return numbers.astype(np.float32)
+
+
+def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
+    """Return the rows whose label is missing, or none of the public set's."""
+    labels = encoding.labels(raw, "parties' labels")
+    missing = label_column(raw, "parties' labels").lacking()
+    bad = labels < 0 if encoding.task == CLASSIFICATION else ~np.isfinite(_single(labels))
+    other = "not among the classes of the public set" if encoding.task == CLASSIFICATION else "not a finite number"
+    return [Problem(int(row), "label", "missing" if missing[row] else other) for row in np.flatnonzero(bad)]
+
+
+def owner_problems(party: Ints, person: Ints | None) -> list[Problem]:
+    """Return the rows of no party, and of no person."""
+    problems = [Problem(int(row), "group", "missing") for row in np.flatnonzero(party < 0)]
+    if person is not None:
+        text = "no id: missing, or a float of 2^53 or more"
+        problems += [Problem(int(row), "person", text) for row in np.flatnonzero(person < 0)]
+    return problems

@@ -1,0 +1,342 @@
+"""Games, and the semivalues of any of them: exactly where that is cheap, else by walking permutations.
+
+A game says what coalitions of its players are worth, many at a time. Leave-one-out is exact with n + 1 coalitions; a
+game of few players is enumerated when that is no dearer than the permutations allowed; a game may know the values by a
+way of its own; everything else walks permutations until the standard errors are small enough.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb, inf
+
+import numpy as np
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from dpvalue.arrays import Bools, Floats, Ints
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.games.estimates import Estimate, Estimator, exact_estimate
+from dpvalue.games.semivalues import Semivalue
+from dpvalue.games.semivalues import semivalue as semivalue_of
+from dpvalue.progress import Progress, silent
+from dpvalue.protocol.schedule import LEAST_WALKS
+from dpvalue.streams import Purpose, require_seed
+from dpvalue.streams import permutations as drawn_permutations
+
+MOST_PLAYERS_ENUMERATED = 16
+
+_MOST_CELLS = 2**24  # coalitions x players that a game is asked about at once, a byte each
+
+
+class Game(ABC):
+    """What is valued: players 0, ..., n - 1, and what any coalition of them is worth.
+
+    A game of your own sets `n` and defines `worth`; it overrides the others where it knows a faster way.
+
+    Example:
+        >>> class Quota(Game):
+        ...     n, votes = 3, np.array([2, 1, 1])
+        ...     def worth(self, coalitions):
+        ...         return (coalitions @ self.votes >= 3).astype(float)
+        >>> value_game(Quota()).values.round(3).tolist()
+        [0.667, 0.167, 0.167]
+    """
+
+    n: int
+
+    @abstractmethod
+    def worth(self, coalitions: Bools) -> Floats:
+        """Return the worth (c,) of each coalition: a row that is true for its members (c, n).
+
+        Args:
+            coalitions: one row for each coalition, true for its members (c, n).
+
+        Returns:
+            one number for each row.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).worth(np.array([[True, False], [True, True]])).tolist()
+            [2.0, 10.0]
+        """
+
+    def walk(self, orders: Ints) -> Floats:
+        """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n).
+
+        Args:
+            orders: permutations of the players, one a row (k, n).
+
+        Returns:
+            the marginals (k, n).
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).walk(np.array([[0, 1], [1, 0]])).tolist()
+            [[2.0, 8.0], [3.0, 7.0]]
+        """
+        places, steps = np.argsort(orders, axis=1), self.n + 1
+        worths = worths_of(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
+        return np.diff(worths.reshape(-1, steps), axis=1)
+
+    def leave_one_out(self) -> Floats:
+        """Return what each player adds to all the others, from n + 1 coalitions.
+
+        Returns:
+            one number for each player.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
+            [7.0, 8.0]
+        """
+        worths = worths_of(self, self.n + 1, lambda players: players[:, None] != np.arange(self.n))
+        return np.asarray(worths[-1] - worths[:-1])  # the last coalition is everyone
+
+    def exact(self, semivalue: Semivalue) -> Floats | None:
+        """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out.
+
+        Args:
+            semivalue: which semivalue.
+
+        Returns:
+            the values, or None.
+
+        Example:
+            >>> ListedGame([0, 2, 3, 10]).exact(semivalue_of("loo")).tolist()
+            [7.0, 8.0]
+        """
+        return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
+
+    def known(self, semivalue: Semivalue) -> Estimate | None:
+        """Return the values if they are known without a walk: exactly, or with an error that is stated."""
+        values = self.exact(semivalue)
+        return None if values is None else exact_estimate(values, evaluations=1)
+
+
+class ReleaseGame(Game):
+    """A game of what parties released, which can be played again with other rows of the same parties.
+
+    Attributes:
+        rows: the releases (n, m).
+    """
+
+    rows: Tensor
+
+    @abstractmethod
+    def with_rows(self, rows: Tensor) -> ReleaseGame:
+        """Return the game of another table of the same parties."""
+
+    def without_noise(self, generator: np.random.Generator) -> ReleaseGame | None:
+        """Return the game of a draw of what parties may have released without noise, given what they have.
+
+        None where releases are valued as they are, and nothing is made of what they may be.
+        """
+        return None
+
+
+class FunctionGame(Game):
+    """A game given as a function of players, in increasing order; it is called once for a coalition in a batch.
+
+    Args:
+        v: takes a tuple of players in increasing order, () included; returns its worth.
+        n: the number of players.
+
+    Example:
+        >>> FunctionGame(lambda players: len(players) ** 2, 3).leave_one_out().tolist()
+        [5.0, 5.0, 5.0]
+    """
+
+    def __init__(self, v: Callable[[tuple[int, ...]], float], n: int) -> None:
+        require_count("n", n)
+        self.v, self.n = v, n
+
+    def worth(self, coalitions: Bools) -> Floats:
+        """Return v of each coalition."""
+        keys = [coalition.tobytes() for coalition in coalitions]
+        different = dict(zip(keys, coalitions, strict=True))
+        worths = {key: float(self.v(tuple(np.flatnonzero(members).tolist()))) for key, members in different.items()}
+        return np.array([worths[key] for key in keys])
+
+
+class ListedGame(Game):
+    """A game given as the worths of all 2^n coalitions: worths[mask], bit j of the mask being set if player j is in.
+
+    Args:
+        worths: 2^n numbers.
+
+    Example:
+        >>> ListedGame([0, 2, 3, 10]).leave_one_out().tolist()
+        [7.0, 8.0]
+    """
+
+    def __init__(self, worths: ArrayLike) -> None:
+        self.worths = np.asarray(worths, dtype=np.float64)
+        self.n = self.worths.size.bit_length() - 1
+        if self.n < 1 or self.worths.shape != (2**self.n,):
+            raise DpvalueError(f"worths must be 2^n numbers for n of at least 1, got the shape {self.worths.shape}")
+
+    def worth(self, coalitions: Bools) -> Floats:
+        """Look each coalition up."""
+        return self.worths[coalitions @ (1 << np.arange(self.n))]
+
+
+@dataclass(frozen=True)
+class Valued:
+    """The estimates of a game, how many permutations were walked (0: exact), and whether the tolerance was met."""
+
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool
+
+
+def estimate_values(
+    game: Game, kinds: tuple[Semivalue, ...], most: int, tolerance: float, seed: int, progress: Progress = silent
+) -> Valued:
+    """Return semivalues of a game: exactly where that is cheap, else from at most so many permutations.
+
+    Args:
+        game: what is valued.
+        kinds: which semivalues; one walk serves all.
+        most: permutations to walk. A game of few players is enumerated if its coalitions are no more than theirs.
+        tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
+        seed: of the permutations.
+        progress: told how far the walks are.
+    """
+    if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
+        return Valued(_enumerated(game, kinds), 0, True)
+    known = {kind.name: game.known(kind) for kind in kinds}
+    exact = {name: estimate for name, estimate in known.items() if estimate is not None}
+    others = tuple(kind for kind in kinds if kind.name not in exact)
+    walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
+    estimates = exact | walked.estimates
+    return Valued({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
+
+
+def value_game(
+    v: Game | Callable[[tuple[int, ...]], float],
+    n: int | None = None,
+    semivalue: str | Semivalue = "shapley",
+    permutations: int | None = None,
+    seed: int = 0,
+) -> Estimate:
+    """Return the semivalue of each of the players 0..n-1 of the game v.
+
+    Args:
+        v: a `Game`, or the worth of a coalition that is given as a tuple of players in increasing order, () included.
+        n: number of players; a `Game` has its own.
+        semivalue: a name ("shapley", "banzhaf", "beta(a,b)", "loo") or a `Semivalue`.
+        permutations: how many to sample; None values exactly: all 2^n coalitions for n <= 16, above that only what the
+            game knows without them, as leave-one-out.
+        seed: of the sampled permutations.
+
+    Returns:
+        the values with their Monte Carlo errors.
+
+    Raises:
+        DpvalueError: a number of players or permutations that is missing or too large, or an unknown semivalue.
+
+    Example:
+        >>> gloves = lambda players: min(len(players) - (2 in players), 2 in players)
+        >>> value_game(gloves, 3).values.round(4).tolist()
+        [0.1667, 0.1667, 0.6667]
+    """
+    game, kind = _as_game(v, n), semivalue_of(semivalue)
+    require_seed(seed)
+    if permutations is not None:
+        require_count("permutations", permutations)
+        return _walked(game, (kind,), permutations, None, seed, Purpose.PERMUTATION, silent).estimates[kind.name]
+    if game.n <= MOST_PLAYERS_ENUMERATED:
+        return _enumerated(game, (kind,))[kind.name]
+    values = game.exact(kind)
+    if values is None:
+        raise DpvalueError(
+            f"permutations must be given for n > {MOST_PLAYERS_ENUMERATED} players (2^n coalitions), got n = {game.n}"
+        )
+    return exact_estimate(values, evaluations=1)
+
+
+def enumerate_values(worths: Floats, n: int, kind: Semivalue) -> Floats:
+    """Return the exact values of a game given as worths[mask] for all 2^n coalitions (bit j set: player j is in)."""
+    p = kind.position_weights(n)
+    per_coalition = np.array([p[size] / (n * comb(n - 1, size)) for size in range(n)])
+    masks = np.arange(2**n)
+    sizes = np.bitwise_count(masks)
+    values = np.empty(n)
+    for player in range(n):
+        without = masks[(masks >> player & 1) == 0]
+        values[player] = per_coalition[sizes[without]] @ (worths[without | 1 << player] - worths[without])
+    return values
+
+
+def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Game:
+    if isinstance(v, Game):
+        require_count("the n of a game", v.n)
+        if n not in (None, v.n):
+            raise DpvalueError(f"n must be {v.n} for this game, or left out; got {n!r}")
+        return v
+    if n is None:
+        raise DpvalueError("n must be given with a function of players: it does not say how many there are")
+    return FunctionGame(v, n)
+
+
+def worths_of(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
+    """The worths of so many coalitions, which are made from their numbers 0, 1, ..., as many at once as fit."""
+    pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
+    worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
+    if worths.shape != (count,):
+        raise DpvalueError(f"worth must return one number a coalition, got the shape {worths.shape} for {count}")
+    return worths
+
+
+def _enumerated(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:
+    n = game.n
+    worths = worths_of(game, 2**n, lambda masks: (masks[:, None] >> np.arange(n) & 1).astype(bool))
+    return {kind.name: exact_estimate(enumerate_values(worths, n, kind), 2 ** (n - 1)) for kind in kinds}
+
+
+def _walked(
+    game: Game,
+    kinds: tuple[Semivalue, ...],
+    most: int,
+    tolerance: float | None,
+    seed: int,
+    purpose: Purpose,
+    progress: Progress,
+) -> Valued:
+    """Walk until the values of all kinds are accurate enough; without a tolerance, all the permutations."""
+    estimators = {kind.name: Estimator(kind, game.n) for kind in kinds}
+    estimates: dict[str, Estimate] = {}
+    walks, converged = 0, not kinds
+    if kinds:
+        progress("walking", 0, most)
+    while walks < most and not converged:
+        orders = drawn_permutations(seed, purpose, walks, min(LEAST_WALKS, most - walks), game.n)
+        marginals = game.walk(orders)
+        for estimator in estimators.values():
+            estimator.add(orders, marginals)
+        walks += len(orders)
+        estimates = {name: estimator.estimate for name, estimator in estimators.items()}
+        needed = max(_needed(estimate, tolerance, walks) for estimate in estimates.values())
+        converged = needed <= walks
+        progress("walking", walks, walks if converged else int(min(needed, most)))
+    return Valued(estimates, walks, converged)
+
+
+def _needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:
+    """How many walks bring the largest standard error within `tolerance` standard deviations of the values.
+
+    So many as were walked if it is; else what is to be expected, more than that: errors shrink with the root of the
+    walks, and so does what they add to the spread of the values.
+    """
+    if tolerance is None:
+        return inf
+    errors, spread = estimate.std_errors, float(np.std(estimate.values))
+    error = float(np.max(errors))
+    if not np.isfinite(error + spread):
+        return inf
+    if error <= tolerance * spread:
+        return walks
+    own = spread**2 - float(np.mean(errors**2))  # of the values without their errors
+    if own <= 0:
+        return inf
+    return walks * max(1 + 1 / walks, (error**2 / tolerance**2 - spread**2 + own) / own)

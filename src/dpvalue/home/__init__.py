@@ -1,1 +1,0 @@
-"""The party's own side: its policy, and the agent that answers from its file. Nothing here trusts a coordinator."""

@@ -1,1 +1,0 @@
-"""From files of rows to a folder of results."""

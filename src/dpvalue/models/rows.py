@@ -1,0 +1,139 @@
+"""What a row contributes besides a gradient: its description for the refit method, or its loss as a score."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dpvalue.models.base import REGRESSION
+from dpvalue.models.linear import Linear
+from dpvalue.models.subspace import Projected, ProjectedLinear
+
+BESIDES = 2
+"""How many numbers stand beside the directions: a row's presence, and its distance from the model."""
+
+
+class Described(ProjectedLinear):
+    """A linear model at one place, which is asked for descriptions of rows instead of gradients.
+
+    The description of a row is (its gradient along each vector, 1, min(|residual|^2 / spread, 1)): m + 2 numbers, where
+    the residual is the derivative of the loss by the outputs. The "parameters" that it is asked at are weights, which
+    multiply these numbers before anything is clipped: a party of few records is asked for fewer directions. Everything
+    that works with gradients (clipping, units, noise, grids, messages) then works with descriptions. A row's
+    description is a function of that row, of public things, and of nothing else.
+    """
+
+    def __init__(self, model: Linear, origin: Tensor, vectors: Tensor, spread: float) -> None:
+        super().__init__(model, origin, vectors)
+        self.spread = spread
+        self.size = len(vectors) + BESIDES
+        self.numbers = self.size
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the weighted descriptions of single rows (b, r, m + 2)."""
+        residuals = self.linear.residuals(x[:, :, 0].clone(), y)
+        along = torch.einsum("bro,brmo->brm", residuals, x[:, :, 1:])
+        return theta.unsqueeze(1) * self.described(along, residuals.square().sum(-1, keepdim=True))
+
+    def described(self, along: Tensor, squared: Tensor) -> Tensor:
+        """Return descriptions (..., m + 2) from gradients along the vectors (..., m) and squared residuals (..., 1)."""
+        off = (squared / self.spread).clamp_max(1.0)
+        return torch.cat([along, torch.ones_like(off), off], dim=-1)
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of the model, whatever the weights are."""
+        return x[:, 0].expand(len(theta), *x[:, 0].shape)
+
+    def lift(self, theta: Tensor) -> Tensor:
+        """Return the parameters (b, d) of the model, whatever the weights are."""
+        return self._origin.expand(len(theta), -1)
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the mean loss of the model, whatever the weights are."""
+        loss = super().mean_loss(x, y)
+        nowhere = torch.zeros(1, self.size - BESIDES).to(self._origin)
+        return lambda theta: loss(nowhere).expand(len(theta))
+
+    def digest(self) -> str:
+        """Return a digest that no model has which is asked for gradients."""
+        return hashlib.sha256(f"description {self.spread!r} ".encode() + self._model.digest().encode()).hexdigest()
+
+
+_WORST = -1e30  # a loss that overflows would be infinite, and be taken for a row that cannot be read
+
+
+class Score:
+    """A model on a line that is asked for scores: a row's "gradient" is its negated loss, one number.
+
+    Everything that works with gradients (clipping, units, noise, grids, messages) then works with scores. A row's score
+    is a function of that row, of the model that is asked about, and of nothing else; one that is no number is clipped
+    to zero, as a gradient would be.
+    """
+
+    zero_start = True
+    size = 1
+
+    def __init__(self, line: Projected) -> None:
+        assert line.size == 1
+        self.line = line
+        self.task, self.kind = line.task, line.kind
+        self.numbers = line.numbers
+
+    def initial(self, seed: int, index: int = 0) -> Tensor:
+        """Return where the line starts."""
+        return self.line.initial(seed, index)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Return the rows as the model on the line takes them."""
+        return self.line.inputs(x)
+
+    def targets(self, y: Tensor) -> Tensor:
+        """Return the labels as they are."""
+        return y
+
+    def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs of the models on the line."""
+        return self.line.outputs(theta, x)
+
+    def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return that of the models on the line."""
+        return self.line.mean_loss(x, y)
+
+    def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
+        """Return the weighted scores (b, 1)."""
+        return torch.einsum("brm,br->bm", self.record_gradients(theta, x, y), weights)
+
+    def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Return the scores of single rows (b, r, 1), model i on the rows of x[i]."""
+        line = self.line
+        if isinstance(line, ProjectedLinear):
+            outputs = x[:, :, 0] + torch.einsum("bm,brmo->bro", theta, x[:, :, 1:])
+        elif bool((theta == theta[:1]).all()):  # as asked in a first round
+            outputs = line.outputs(theta[:1], x.flatten(0, 1))[0].unflatten(0, x.shape[:2])
+        else:
+            outputs = torch.stack([line.outputs(one[None], rows)[0] for one, rows in zip(theta, x, strict=True)])
+        return self.scores(outputs, y)
+
+    def scores(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """Return the negated loss (..., 1) of outputs (..., o) for labels (...)."""
+        if self.task == REGRESSION:
+            negated = -(outputs - y.unsqueeze(-1)).square()
+        else:
+            negated = functional.log_softmax(outputs, -1).gather(-1, y.unsqueeze(-1))
+        return negated.clamp_min(_WORST)
+
+    def squared_norm(self, theta: Tensor) -> Tensor:
+        """Return that of the models on the line."""
+        return self.line.squared_norm(theta)
+
+    def numbers_per_row(self) -> int:
+        """Return that of the model."""
+        return self.line.numbers_per_row()
+
+    def digest(self) -> str:
+        """Return a digest that no model has which is asked for gradients."""
+        return hashlib.sha256(b"score " + self.line.digest().encode()).hexdigest()

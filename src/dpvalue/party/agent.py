@@ -1,0 +1,312 @@
+"""The agent of a party: it decides what is answered, by the party's policy, and answers from the party's file.
+
+A job and a request come from a coordinator that nobody trusts. What goes back is a release, or one of a few fixed
+texts: why exactly something was refused is told to the party alone, and nothing that is told depends on rows.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpvalue.engine.base import Engine
+from dpvalue.engine.local import Local
+from dpvalue.errors import BudgetExceeded, DpvalueError
+from dpvalue.models import KINDS
+from dpvalue.names import require_sendable
+from dpvalue.party.files import OwnFile, required_columns
+from dpvalue.party.party import Party, purpose_of, require_answerable
+from dpvalue.party.policy import UNSIGNED, Allowed, Coordinator, Policy
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import charge_of, require_room
+from dpvalue.privacy.holders import Holding
+from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.ledger_entries import costs
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+from dpvalue.protocol.sealing import Key
+from dpvalue.storage import alone
+
+UNREADABLE = "it cannot be read"
+
+UNKNOWN = "it does not come from a coordinator that this party knows"
+
+FORBIDDEN = "this party's policy does not allow the job"
+
+WRONG = "the request is not one of that job"
+
+BEFORE = "the party was asked for this differently before"
+
+SPENT = "the party's budget does not allow it"
+
+UNABLE = "the party could not answer"
+
+REFUSALS = (UNREADABLE, UNKNOWN, FORBIDDEN, WRONG, BEFORE, SPENT, UNABLE)
+
+_SMALLEST, _LARGEST = 1e-30, 1e30
+
+
+class Refused(DpvalueError):  # noqa: N818
+    """A job or request that is not answered: `public` is one of `REFUSALS`, the message is for the party alone."""
+
+    def __init__(self, public: str, why: str) -> None:
+        super().__init__(why)
+        self.public = public
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """What answering a job would mean; made before anything is released.
+
+    Attributes:
+        job: the job.
+        asker: who asks, as the ledger knows it.
+        units: the party's public number of records or persons, which goes along with its release.
+        epsilon: what all rounds together spend, computed from the noise.
+        columns: what would be read of the file.
+        spent: what the ledger says was spent before.
+    """
+
+    job: Job
+    asker: str
+    units: int
+    epsilon: float
+    columns: tuple[str, ...]
+    spent: float
+
+
+@dataclass(frozen=True)
+class Agent:
+    """One party at home.
+
+    Formal guarantee: whatever jobs and requests it is handed, all releases that `answer` returns stay together within
+    the budget of the ledger, for the unit and neighbours of the policy; what else it returns or raises is a function of
+    public things and of the ledger. Not for a `simulation`, whose noise the coordinator can remove.
+
+    Args:
+        name: as the coordinator knows the party; that of the ledger's holder, or of one of its parties.
+        file: its rows.
+        ledger: where releases are charged and kept; only a simulation has none.
+        policy: what is answered.
+        key: what releases are sealed with; None: they are not.
+        simulation: answer jobs with seeded noise, and no others.
+        engine: where to compute.
+    """
+
+    name: str
+    file: OwnFile
+    ledger: Ledger | None
+    policy: Policy
+    key: Key | None = None
+    simulation: bool = False
+    engine: Engine = field(default_factory=Local)
+
+    def __post_init__(self) -> None:
+        require_sendable(self.name)
+
+    def require_ledger(self) -> None:
+        """Raise unless the ledger is this party's, and protects what the policy says; a simulation has none."""
+        own = self.policy.protection
+        if self.ledger is not None:
+            privacy = Privacy(unit=own.unit, neighbours=own.neighbours, parties_per_person=own.parties_per_person)
+            self.ledger.require_for(Holding((self.name,), own.person, holder=self.name), privacy)
+
+    def weigh(self, content: bytes) -> Weighed:
+        """Return what answering a job would mean; raises `Refused` if it is not answered. Releases nothing."""
+        with _refusing(UNABLE):
+            with _refusing(UNREADABLE):
+                job, seal = Job.opened(content)
+            with _refusing(UNKNOWN):
+                coordinator = self.policy.coordinator(None if seal is None else seal.by)
+            with _refusing(FORBIDDEN):
+                epsilon = self._require_allowed(job, coordinator)
+                job = self._with_model(job)
+                columns, units = required_columns(job), self.file.units()
+                self._require_file(columns, units)
+            self.require_ledger()
+            asker = UNSIGNED if coordinator is None else coordinator.name
+            with _refusing(SPENT):
+                self._require_budget(job, asker, coordinator, units)
+            spent = 0.0 if self.ledger is None else self.ledger.spent
+            return Weighed(job, asker, units, epsilon, columns, spent)
+
+    def answer(self, content: bytes, asked: bytes = b"") -> bytes:
+        """Return the release, sealed if there is a key, for a job and a request; without one for the first round.
+
+        One after the other for one ledger: what a coordinator may spend is weighed before the ledger is charged.
+        """
+        with _refusing(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
+            return self._answered(content, asked)
+
+    def _answered(self, content: bytes, asked: bytes) -> bytes:
+        weighed = self.weigh(content)
+        job, ledger = weighed.job, self.ledger
+        with _refusing(UNABLE):
+            kept = None if ledger is None else ledger.under(purpose_of(job, weighed.asker))
+            units = weighed.units
+            if kept is not None and (first := kept.stored(0)) is not None:
+                units = Release.from_bytes(first[0]).units
+            with _refusing(BEFORE):
+                if units != weighed.units:
+                    raise DpvalueError(f"the first round was answered with {units} units; there are {weighed.units}")
+            request = self._request(job, content, asked, units)
+            party = Party(
+                self.name, **self.file.read(job), ledger=ledger, simulation=self.simulation, engine=self.engine,
+                asker=weighed.asker,
+            )  # fmt: skip
+            with _refusing(BEFORE):
+                if kept is not None:
+                    kept.require_same(request.round, request.digest)
+            release = party.answer(job, request)
+            entry = None if kept is None else kept.stored(request.round)
+            return release.to_bytes(self.key, "" if entry is None else entry[1])
+
+    def _request(self, job: Job, content: bytes, asked: bytes, units: int) -> Request:
+        """The request, checked; that for the first round, which is the job's own, if there is none."""
+        with _refusing(WRONG):
+            own = job.first(units)
+            if not asked:
+                return own
+            request, seal = Request.opened(asked)
+            sealed = Job.opened(content)[1]
+            if not self.policy.unsigned and (seal and seal.by) != (sealed and sealed.by):
+                raise DpvalueError("the request was not signed by whoever signed the job")
+            if request.round == 0 and request.digest != own.digest:
+                raise DpvalueError("the first round's request is not the one of the job")
+            if len(request.points) > self.policy.limits.points:
+                raise DpvalueError(f"the request asks at {len(request.points)} models")
+            _require_sane("the request", request.parts()[1])
+            require_answerable(job, request)
+        with _refusing(BEFORE):
+            if request.head and self.ledger is not None:
+                self.ledger.require_entry(request.head)
+        return request
+
+    def _require_allowed(self, job: Job, coordinator: Coordinator | None) -> float:
+        """Return what a job spends, from its noise alone; raises unless the policy allows all of it."""
+        policy, protection, limits = self.policy, self.policy.protection, self.policy.limits
+        asked, mechanism = job.privacy, job.mechanism
+        for name in ("unit", "neighbours", "parties_per_person"):
+            if getattr(asked, name) != getattr(protection, name):
+                raise DpvalueError(
+                    f"{name} must be {getattr(protection, name)!r}, the job has {getattr(asked, name)!r}"
+                )
+        if mechanism.law not in protection.laws:
+            raise DpvalueError(f"noise must be one of {', '.join(protection.laws)}, the job has {mechanism.law!r}")
+        law = law_named(mechanism.law)
+        if asked.delta > protection.delta and not law.pure:
+            raise DpvalueError(f"delta may be {protection.delta:g} at most, the job has {asked.delta:g}")
+        if (job.simulation is not None) != self.simulation:
+            raise DpvalueError("the job's noise is seeded, so that the coordinator could remove it")
+        for name, found, most in (
+            ("rounds", job.rounds, limits.rounds), ("numbers a release", job.size, limits.numbers),
+            ("models a request", job.course.points.shape[1], limits.points),
+        ):  # fmt: skip
+            if found > most:
+                raise DpvalueError(f"the job asks for {found} {name}, at most {most} are answered")
+        header, tensors = job.parts()
+        _require_sane("the job", {name: part for name, part in tensors.items() if not name.startswith("table.")})
+        _require_sane_numbers({**header, "about": None})
+        require_answerable(job, job.first(1))
+        releases = job.rounds * protection.parties_per_person
+        epsilon = law.epsilon(law.loss(mechanism.noise_multiplier, releases), protection.delta)
+        if epsilon > protection.epsilon * (1 + 1e-6):
+            raise DpvalueError(f"the job's noise spends epsilon = {epsilon:.4g}, at most {protection.epsilon:g} may be")
+        if coordinator is not None and coordinator.public_sets and job.about.utility not in coordinator.public_sets:
+            raise DpvalueError(f"the public set {job.about.utility} is none of those of {coordinator.name!r}")
+        if policy.columns is not None:
+            foreign = [name for name in required_columns(job) if name not in policy.columns]
+            if foreign:
+                raise DpvalueError(f"the column {foreign[0]!r} may not be read")
+        return epsilon
+
+    def _with_model(self, job: Job) -> Job:
+        """The job with the model that the policy has for its name: never with code that came along."""
+        kind, digest = job.model.kind, job.model.digest
+        allowed = [model for model in self.policy.models if model.name == kind]
+        if not allowed:
+            raise DpvalueError(f"the model {kind!r} is not among those of the policy")
+        fitting = [model for model in allowed if model.digest in (None, digest)]
+        if not fitting:
+            raise DpvalueError(f"the model {kind!r} has the digest {digest}, which the policy has not")
+        model, built = fitting[0], job
+        if model.factory is not None:
+            built = replace(job, model=replace(job.model, kind=_installed(model)))
+        elif kind not in KINDS:
+            raise DpvalueError(f"the model {kind!r} is none of the library, and the policy names no factory")
+        built.build(self.engine.torch_device)  # raises unless it is the model that the digest says
+        return built
+
+    def _require_file(self, columns: tuple[str, ...], units: int) -> None:
+        there = self.file.columns()
+        missing = [name for name in columns if name not in there]
+        if missing:
+            raise DpvalueError(f"{self.file.path} has no column {missing[0]!r}")
+        if self.file.person in columns:
+            raise DpvalueError(f"the column {self.file.person!r} of ids may not be read as a feature")
+        if units < self.policy.limits.units:
+            raise DpvalueError(f"the party has {units} units, and answers with {self.policy.limits.units} or more")
+
+    def _require_budget(self, job: Job, asker: str, coordinator: Coordinator | None, units: int) -> None:
+        """Raise unless ledger, and what this coordinator may spend, have room for all rounds that were not answered."""
+        if self.ledger is None:
+            if not self.simulation:
+                raise DpvalueError("a party needs a ledger to answer: dpvalue ledger new makes one")
+            return
+        charge = charge_of(job.mechanism, torch.tensor([units]), job.privacy)
+        own = self.ledger.under(purpose_of(job, asker))
+        own.require_room(job.rounds, charge)
+        if coordinator is None or coordinator.epsilon is None:
+            return
+        before = [entry for entry in own.entries() if entry.purpose.partition(" ")[0] == asker]
+        if not any(entry.purpose == own.purpose for entry in before):
+            limit = replace(self.ledger.budget, epsilon=coordinator.epsilon)
+            require_room(costs(before), charge.times(job.rounds), limit)
+
+
+@contextmanager
+def _refusing(public: str) -> Iterator[None]:
+    """Whatever goes wrong is refused with this text, if no more exact one was given."""
+    try:
+        yield
+    except Refused:
+        raise
+    except BudgetExceeded as error:
+        raise Refused(SPENT, str(error)) from None
+    except DpvalueError as error:
+        raise Refused(public, str(error)) from None
+    except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
+        raise Refused(public, f"{type(error).__name__}: {error}") from error
+
+
+def _installed(model: Allowed) -> Any:
+    """The factory that the party has installed."""
+    module, name = str(model.factory).split(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise DpvalueError(f"the factory {model.factory!r} of the policy cannot be imported: {error}") from None
+
+
+def _require_sane(what: str, tensors: dict[str, Tensor]) -> None:
+    """Raise unless all floating point numbers are zero, or of a size that arithmetic is exact and fast with."""
+    for name, tensor in tensors.items():
+        sizes = tensor.abs()
+        if tensor.is_floating_point() and not bool(((sizes >= _SMALLEST) & (sizes <= _LARGEST) | (sizes == 0)).all()):
+            raise DpvalueError(f"{what} holds numbers in {name!r} beyond {_SMALLEST:g} to {_LARGEST:g}")
+
+
+def _require_sane_numbers(found: Any) -> None:
+    """The same for a header."""
+    if isinstance(found, dict | list | tuple):
+        for part in found.values() if isinstance(found, dict) else found:
+            _require_sane_numbers(part)
+    elif isinstance(found, int | float) and not (found == 0 or _SMALLEST <= abs(found) <= _LARGEST):
+        raise DpvalueError(f"the job holds a number beyond {_SMALLEST:g} to {_LARGEST:g}")

@@ -1,0 +1,322 @@
+"""What a party contributes at a model: its clipped gradient, which leaves through `release` alone.
+
+`Contributions.release` is the one place where noise is added, whatever the schedule, the model and the kind of noise.
+
+Parties are batched with others of about their size, and those with many rows are cut into slices: what they take is
+proportional to their rows. How is a function of the public sizes.
+
+`answer` is where rows meet a question. Of the question it takes models, which are functions of earlier releases and of
+public things; what it returns has noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Ints
+from dpvalue.data.rows import PrivateRows, PublicRows
+from dpvalue.engine.base import Engine
+from dpvalue.errors import DpvalueError
+from dpvalue.models import Linear, UnitNumbers
+from dpvalue.party.factored import FactoredRows, OuterProducts
+from dpvalue.party.people import People
+from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.mechanism import Grid, Mechanism, make_grid
+from dpvalue.privacy.noise import NoiseSource, NoiseStream
+from dpvalue.protocol.messages import Asked, AtPoints
+
+_SLICE_NUMBERS = 2**21
+
+_PART_NUMBERS, _MOST_PARTS = 2**18, 8
+
+Clipped = TypeVar("Clipped", Tensor, OuterProducts)
+
+Witness = Callable[[Tensor, Tensor], None]
+"""Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
+
+
+def no_witness(who: Tensor, releases: Tensor) -> None:
+    """Watch nothing."""
+
+
+def shared_out(count: int, numbers: int) -> list[slice]:
+    """Return parts of `count` items, of so many numbers each, for threads: few, as handing one over takes its time."""
+    size = -(-count // max(1, min(_MOST_PARTS, count * numbers // _PART_NUMBERS)))
+    return [slice(start, start + size) for start in range(0, count, size)]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How each party of a class is cut: into slices of `width` rows (or persons), the last of which may have fewer."""
+
+    slices: int
+    width: int
+
+
+def cut(sizes: Ints, most: int) -> tuple[tuple[Cut, ...], Ints]:
+    """Return classes of parties with as many slices of at most so many rows, and the class of each party.
+
+    Widths in a class differ by less than a factor of 2, so that no more than half of a slice is padding.
+    """
+    slices = np.maximum(-(-sizes // most), 1)
+    widths = np.maximum(-(-sizes // slices), 1)
+    keys, kind = np.unique(np.stack([slices, np.frexp(widths)[1]]), axis=1, return_inverse=True)
+    kind = kind.reshape(-1)
+    widest = np.zeros(keys.shape[1], dtype=np.int64)
+    np.maximum.at(widest, kind, widths)
+    return tuple(Cut(int(count), int(width)) for count, width in zip(keys[0], widest, strict=True)), kind
+
+
+class Contributions:
+    """The parties' rows behind the model and the mechanism; one contribution takes about `numbers` numbers to make.
+
+    With `on_grid`, contributions are asked for in whole steps of a grid, and noise comes in the same steps.
+    """
+
+    def __init__(
+        self,
+        model: UnitNumbers,
+        rows: PrivateRows | PublicRows,
+        mechanism: Mechanism,
+        engine: Engine,
+        on_grid: bool = False,
+    ) -> None:
+        if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
+            raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")
+        self.mechanism = mechanism
+        self.n = rows.n
+        self._model, self._rows, self._engine, self._on_grid = model, rows, engine, on_grid
+        self.units = rows.sizes
+        sizes = self.units.cpu()
+        self.release_scale = mechanism.noise_scale(sizes)
+        self.read_std = mechanism.scale.gain * mechanism.noise_std(sizes)
+        row = 4 * model.numbers_per_row() + model.inputs(rows.x[-1:]).numel()
+        vector = (12 if on_grid else 4) * model.numbers  # rounded in float64 and in integers
+        per_row, per_party = (row + vector, 0) if mechanism.per_unit else (row, vector)
+        self._cuts, kind = cut(sizes.numpy(), max(1, _SLICE_NUMBERS // per_row))
+        self._kind = torch.from_numpy(kind).to(rows.x.device)
+        numbers = [how.width * per_row + per_party for how in self._cuts]
+        self._pieces = [engine.piece(count, least=64) for count in numbers]
+        self.numbers = max(numbers)
+        self._people = None if rows.persons is None else People(model, rows, engine)
+        self.recordable = self._people is None  # how many rows people have is known to the host alone, step by step
+        self.factored: FactoredRows | None = None
+        if self._people is not None:
+            return
+        self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
+        self._counts = rows.counts
+        everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
+        whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
+        self._places = rows.places(everyone, 0, first.width) if whole else None
+        lone = self._cuts == (Cut(1, 1),)
+        if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
+            self.factored = FactoredRows(model, rows, mechanism)
+
+    def grid(self, probes: int = 1) -> Grid | None:
+        """Return the grid for sums over this many probes; None for noise of floating point."""
+        if not self._on_grid:
+            return None
+        units = int(self.units.max()) if self.mechanism.per_unit else 1
+        return make_grid(self.mechanism, self._model.size, probes, units)
+
+    def clipped_gradients(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+        """Return the clipped gradients (b, d), less their centre, of the parties who (b,) at the models theta (b, d).
+
+        Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
+        gradients, divided by its public number of records; unit person: a person's records are averaged, clipped
+        together, and divided by the public number of persons. Sums are in float64, as one record's share of a float32
+        sum would drown in its rounding. What is released is rounded after the noise.
+
+        On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
+        """
+        if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
+            widest = Cut(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
+            return self._contributions([theta], None, who, widest, grid)
+        return self.at(theta, who, grid)
+
+    def _contributions(
+        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, how: Cut, grid: Grid | None
+    ) -> Tensor:
+        """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
+        starts = range(0, how.slices * how.width, how.width)
+        total = reduce(torch.add, (self._slice(models, shares, who, first, how.width, grid) for first in starts))
+        return total if self.mechanism.per_unit else self._clip(total, who, grid)
+
+    def _slice(
+        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, first: int, width: int, grid: Grid | None
+    ) -> Tensor:
+        """The sums (b, d) over a slice of each party: of gradients by weights, or of its units' clipped ones."""
+        if self._people is not None:  # one without rows has a mean of NaN, which is clipped to zero
+            weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
+            by_model = (self._people.gradients(theta, who, first, width) for theta in models)
+        else:
+            places = self._rows.places(who, first, width) if self._places is None else self._places[who]
+            x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
+            if self.mechanism.per_unit:
+                by_model = (self._model.record_gradients(theta, x, y) for theta in models)
+            else:
+                by_model = (self._model.gradients(theta, x, y, weights) for theta in models)
+        if shares is not None:
+            by_model = (share * gradients for share, gradients in zip(shares, by_model, strict=True))
+        gradients = reduce(torch.add, by_model)  # one after the other: see `People`
+        if not self.mechanism.per_unit:
+            return gradients
+        clipped = self._clip(gradients, who, grid)
+        shared = weights if grid is None else weights > 0
+        return (clipped * shared.unsqueeze(-1)).sum(1, dtype=torch.float64)
+
+    def _clip(self, gradients: Tensor, who: Tensor, grid: Grid | None) -> Tensor:
+        """Clip the gradients of parties (b, d), or of their records or persons (b, r, d); on a grid, round them."""
+        clipped = self.mechanism.clipped(gradients)
+        if not self.mechanism.per_unit:  # a party without a row that counts: not minus the centre
+            clipped = clipped * self._counts[who].unsqueeze(-1)
+        return clipped if grid is None else grid.round(clipped)
+
+    def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Cut], Tensor]) -> Tensor:
+        """Return work(places in who, how they are cut) for all parties who (b,), in pieces of one class."""
+        todo: list[tuple[slice | Tensor, Cut]] = []
+        if len(self._cuts) == 1:
+            starts = range(0, max(len(who), 1), self._pieces[0])
+            todo = [(slice(start, start + self._pieces[0]), self._cuts[0]) for start in starts]
+        else:
+            kind = self._kind[who]
+            for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
+                todo += [(places, how) for places in (kind == number).nonzero().squeeze(-1).split(size) if len(places)]
+        if len(todo) == 1:
+            return work(*todo[0])
+        done = self._engine.map(lambda piece: work(*piece), todo)
+        joined = done[0].new_empty(len(who), done[0].shape[-1])
+        for (places, _), part in zip(todo, done, strict=True):
+            joined[places] = part
+        return joined
+
+    def streams(
+        self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
+    ) -> list[NoiseStream]:
+        """Return a stream of noise for each of the walks of these numbers; none without privacy."""
+        if not self.mechanism.noise_multiplier:
+            return []
+        bits = 0 if grid is None else grid.bits
+        return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
+
+    def noise(self, streams: list[NoiseStream], who: Tensor, like: Tensor) -> Tensor:
+        """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.
+
+        Noise of scale 1 is multiplied by the scale of each party; noise on a grid is in steps already.
+        """
+        shape = (*who.shape, len(like))
+        if not streams:
+            return like.new_zeros(shape)
+        drawn = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
+
+        def fill(part: slice) -> None:
+            for stream, rows in zip(streams[part], drawn[part], strict=True):
+                stream.fill(rows)
+            self.scaled(drawn[part], who[part])
+
+        self._engine.map(fill, shared_out(len(streams), drawn[0].numel()))
+        return drawn
+
+    def scaled(self, drawn: Tensor, who: Tensor) -> Tensor:
+        """Scale drawn noise (..., d), in place, for releases of the parties who (...); on a grid it is in steps."""
+        return drawn if self._on_grid else drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
+
+    def release(self, clipped: Clipped, noise: Tensor | None, who: Tensor, grid: Grid | None) -> Clipped:
+        """Return what the parties who (b,) release: clipped contributions plus noise, read on the public scale.
+
+        On a grid whole numbers are added, exactly, before anything is multiplied. Outer products are added to the noise
+        where it lies, which becomes the release, and returned for a walk to follow together with the noise.
+
+        Formal guarantee: with privacy, nothing is returned without noise; a release is as private as the law of the
+        noise says of contributions that move by the mechanism's sensitivity.
+        """
+        if noise is None and self.mechanism.noise_multiplier:
+            raise DpvalueError("noise must be given: a contribution does not leave without it")
+        if isinstance(clipped, OuterProducts):
+            if noise is not None:
+                clipped.add_to(noise)
+            return clipped
+        noisy = clipped if noise is None else clipped + noise
+        if grid is not None:
+            units = self.units[who].clamp_min(1) if self.mechanism.per_unit else torch.ones_like(who)
+            noisy = noisy * (grid.step / grid.probes / units.to(torch.float64)).unsqueeze(-1)
+        return self.mechanism.scale.read(noisy)
+
+    def at(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+        """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
+
+        def work(places: slice | Tensor, how: Cut) -> Tensor:
+            return self._contributions([theta[places]], None, who[places], how, grid)
+
+        return self._in_pieces(who, work)
+
+    def along(self, points: Tensor, shares: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+        """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
+
+        Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
+        Points (q, n, d) are those of each party.
+        """
+
+        def work(places: slice | Tensor, how: Cut) -> Tensor:
+            own = who[places]
+            models = [point[own] if point.dim() > 1 else point.expand(len(own), -1) for point in points]
+            return self._contributions(models, shares, own, how, grid)
+
+        return self._in_pieces(who, work)
+
+
+@dataclass(frozen=True)
+class Answering:
+    """The rows of one party, or of many, behind the mechanism, and where their noise comes from.
+
+    Attributes:
+        contributions: the rows, behind model and mechanism.
+        noise: where the noise comes from.
+        numbers: of the parties, by which seeded noise is theirs: the same wherever they are asked, and with whom.
+        like: a vector of the size, type and device of a release.
+    """
+
+    contributions: Contributions
+    noise: NoiseSource
+    numbers: Ints
+    like: Tensor
+
+    def answer(self, number: int, asked: Asked) -> Tensor:
+        """Return what each party releases in a round (n, size).
+
+        Formal guarantee: reads the parties' rows only for one release per party, of the mean of clipped gradients (or
+        of the clipped mean of gradients) at the models that are asked about, with the noise of the mechanism.
+        """
+        grid = self.contributions.grid(asked.probes)
+        return self.release(number, self._clipped(asked, grid), grid)
+
+    def release(self, number: int, clipped: Tensor, grid: Grid | None) -> Tensor:
+        """Return clipped contributions (n, size) with the noise of a round."""
+        everyone = torch.arange(len(clipped), device=clipped.device)
+        noise = None
+        if self.contributions.mechanism.noise_multiplier:
+            law, bits = self.contributions.mechanism.law, 0 if grid is None else grid.bits
+            drawn = self.noise.rows(number, self.numbers, self.like, law, bits)
+            noise = self.contributions.scaled(drawn, everyone)
+        return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
+
+    def _clipped(self, asked: Asked, grid: Grid | None) -> Tensor:
+        """What each party contributes: a mean, in float64 where there are several; on a grid a sum of whole steps.
+
+        A float32 sum of many clipped gradients could be longer than the clipping norm.
+        """
+        contributions, device = self.contributions, self.like.device
+        if isinstance(asked, AtPoints):
+            everyone = torch.arange(contributions.n, device=device)
+            return contributions.along(asked.points, asked.shares, everyone, grid)
+        total = torch.zeros(contributions.n, len(self.like), dtype=torch.float64, device=device)
+        for who, models in asked.pieces():
+            total.index_add_(0, who, contributions.at(models, who, grid).to(torch.float64))
+        return total / asked.probes if grid is None else total

@@ -1,0 +1,230 @@
+"""A party at home: its rows, its ledger, its noise. `Party.answer` is all that it does for others.
+
+Everything here runs where the rows are. What it takes from outside is a job and a request, both public and both
+untrusted; what it hands out is a release.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from dpvalue.arrays import Ints
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.parties import Parties
+from dpvalue.data.raw import row_count
+from dpvalue.data.rows import PrivateRows
+from dpvalue.engine.base import Engine
+from dpvalue.engine.local import DTYPES, Local
+from dpvalue.errors import DpvalueError
+from dpvalue.models import UnitNumbers
+from dpvalue.names import require_sendable
+from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.charges import charge_of
+from dpvalue.privacy.holders import Holding
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.mechanism import Mechanism
+from dpvalue.privacy.noise import Uncopied
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Release, Request
+
+_ROUNDING = 1 - 1e-9
+
+
+@dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
+class _Alone(Parties):
+    """The rows of one party."""
+
+    name: str = ""
+    least: ClassVar[int] = 1
+
+    @cached_property
+    def _members(self) -> tuple[tuple[str | int, ...], Ints]:
+        """One party, also where it has no row."""
+        return (self.name,), np.zeros(row_count(self.X, "the party's features"), dtype=np.int64)
+
+
+class Party(Uncopied):
+    """One party, where its rows are. It cannot be copied or pickled.
+
+    Formal guarantee: all that leaves it through `answer` for one job is (epsilon, delta)-DP as its `privacy` says,
+    whatever the server asks: its requests may depend on earlier releases of anybody, a round is answered once, and the
+    same request gets the same bytes, in whatever threads. Without a ledger that holds for this object, which answers in
+    the process that made it alone, and jobs add up; with one it holds for all processes, and all jobs together stay
+    within its budget. Not for a `simulation`, whose noise the server can remove.
+
+    Args:
+        name: as the server knows it; with a ledger, that of its holder, or of one of its parties.
+        X: its features, one row a record, in any form that `dpvalue.value` takes.
+        y: its labels.
+        persons: an id per row, for unit "person".
+        person_column: what the ids are called, for a ledger that is bound to them.
+        ledger: where releases are charged and kept.
+        simulation: whether jobs with seeded noise are answered; never on rows that are to be protected.
+        engine: where to compute.
+        asker: who asks, as the ledger is to know it; jobs of different askers share its budget.
+
+    Example:
+        >>> Party("north", np.zeros((4, 2)), np.array([0, 1, 0, 1]))  # no row is printed
+        Party('north')
+    """
+
+    def __init__(
+        self,
+        name: str,
+        X: Any,
+        y: Any,
+        persons: Any = None,
+        person_column: str | None = None,
+        ledger: Ledger | None = None,
+        simulation: bool = False,
+        engine: Engine | None = None,
+        asker: str = "",
+    ) -> None:
+        require_sendable(name)
+        self.name: Final = name
+        self.X: Final = X
+        self.y: Final = y
+        self.persons: Final = persons
+        self.person_column: Final = person_column
+        self.ledger: Final = ledger
+        self.simulation: Final = simulation
+        self.engine: Final = Local() if engine is None else engine
+        self.asker: Final = asker
+        self._answered: Final[dict[tuple[str, int], tuple[str, bytes]]] = {}
+        self._answering: Final = threading.Lock()
+        self._process: Final = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"Party({self.name!r})"
+
+    def answer(self, job: Job, request: Request | None = None) -> Release:
+        """Return the release that a request asks for; raises for reasons that do not depend on rows.
+
+        Without a request it is that for the first round, which follows from the job and the number of units.
+
+        Args:
+            job: what is asked of all parties.
+            request: which round, at which models; None is that for the first round.
+
+        Returns:
+            the release, with noise.
+
+        Raises:
+            DpvalueError: a job or request that is not answered, or a ledger's budget that does not allow it.
+
+        Example:
+            >>> job, party = plan.job(), Party("north", *train)  # `plan` as in the example of `dpvalue.Plan`
+            >>> party.answer(job).digest == party.answer(job).digest  # a round is answered once
+            True
+        """
+        if self.ledger is not None:
+            self.ledger.require_for(Holding((self.name,), self.person_column, holder=self.name), job.privacy)
+        if request is None:
+            request = job.first(int(self._alone().counts(job.privacy)[0][0]))
+        require_answerable(job, request)
+        if job.simulation is not None and (not self.simulation or self.ledger is not None):
+            raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
+        with self.engine.threading():
+            device, dtype = self.engine.torch_device, DTYPES[job.dtype]
+            model = job.build(device)  # raises for a job that fits no model, before any row is touched
+            rows = self._alone()
+            behind = Behind(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            contributions = behind.put(rows, self.engine)
+            like = torch.zeros(job.size, dtype=dtype, device=device)
+            noise, number = job.noise(self.name)
+            answering = Answering(contributions, noise, np.array([number]), like)
+
+            def make() -> bytes:
+                numbers = answering.answer(request.round, request.to(like).asked)[0].cpu()
+                units = int(contributions.units[0])
+                return Release(job.digest, request.digest, request.round, self.name, units, numbers).to_bytes()
+
+            if self.ledger is None:
+                return Release.from_bytes(self._once(job, request, make))
+            charge = charge_of(job.mechanism, contributions.units, job.privacy)
+            ledger = self.ledger.under(purpose_of(job, self.asker))
+            ledger.reserve(job.rounds, charge)
+            release = Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
+            if release.party != self.name:
+                raise DpvalueError(f"this job was answered with this ledger before, as {release.party!r}")
+            return release
+
+    def _alone(self) -> _Alone:
+        groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
+        return _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
+
+    def _once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
+        """The bytes of a round, made at the first request; another request for the round is refused.
+
+        One thread at a time, from looking for an answer to keeping it.
+        """
+        if os.getpid() != self._process:  # parent and child would each draw noise for the same round
+            raise DpvalueError("a party without a ledger answers in the process that made it alone: give it a ledger")
+        with self._answering:
+            asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
+            if asked != request.digest:
+                raise DpvalueError(f"round {request.round} of this job was asked for differently before")
+            if not answer:
+                answer = make()
+                self._answered[job.digest, request.round] = asked, answer
+            return answer
+
+
+def purpose_of(job: Job, asker: str) -> str:
+    """Return what a ledger knows a job of an asker by."""
+    return f"{asker} {job.digest}".strip()
+
+
+def require_answerable(job: Job, request: Request) -> None:
+    """Raise unless a request is one of the job, and the job's noise is what its budget needs."""
+    if request.job != job.digest:
+        raise DpvalueError("the request is not of this job: its digest differs")
+    if request.round >= job.rounds:
+        raise DpvalueError(f"round must be below the job's number of rounds, {job.rounds}, got {request.round}")
+    if request.points.shape[1] != job.size:
+        raise DpvalueError(f"points must have {job.size} numbers each, as the job says, got {request.points.shape[1]}")
+    if job.privacy.accounting != "composition":
+        raise DpvalueError("accounting must be 'composition': it counts every release")
+    if job.mechanism.clip is None:
+        raise DpvalueError("mechanism.clip must be given: without it nothing is bounded")
+    needed = job.privacy.noise_multiplier(job.rounds, 1, job.mechanism.law)
+    if not job.mechanism.noise_multiplier >= needed * _ROUNDING:
+        raise DpvalueError(
+            f"the job's noise, {job.mechanism.noise_multiplier:.4g} sensitivities, is less than the {needed:.4g} that "
+            f"its budget needs for {job.rounds} round(s)"
+        )
+
+
+@dataclass(frozen=True)
+class Behind:
+    """What private rows are put behind: nothing else of the library is handed them.
+
+    Attributes:
+        model: what rows are asked through.
+        mechanism: clipping and noise.
+        encoding: how rows become numbers.
+        privacy: the budget, which tells the unit; None for none.
+        dtype: what is computed in.
+        is_secure: whether noise is drawn on a grid.
+    """
+
+    model: UnitNumbers
+    mechanism: Mechanism
+    encoding: Encoding
+    privacy: Privacy | None
+    dtype: torch.dtype
+    is_secure: bool
+
+    def put(self, parties: Parties, engine: Engine) -> Contributions:
+        """Return the rows of parties, ready to contribute."""
+        rows: PrivateRows = parties.encode(self.encoding, self.dtype, engine.torch_device, self.privacy)
+        return Contributions(self.model, rows, self.mechanism, engine, on_grid=self.is_secure)

@@ -1,0 +1,130 @@
+"""The mean gradients of persons, each of whom may have any number of rows.
+
+A matrix product adds in an order that depends on the shape of the matrices and on a row's place in them. Where that
+must not be (`dpvalue.party.people`), sums are made one term after the other, in the same order for every row;
+models without a closed form are called with one row at a time.
+
+How many rows a person has is private, and so is where they stand. Sums of floating point numbers have other last bits
+when the same row stands elsewhere in a matrix product, and those bits, rounded on a grid, would be other people's
+releases. So every row is a batch of its own here: its gradient has the same bits wherever it stands, and whoever else
+is there.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dpvalue.data.rows import PrivateRows, PublicRows
+from dpvalue.engine.base import Engine
+from dpvalue.models import UnitNumbers
+from dpvalue.models.headed import Headed
+from dpvalue.models.linear import Linear
+from dpvalue.models.rows import Described, Score
+from dpvalue.models.subspace import ProjectedLinear
+
+
+def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
+    """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
+    if isinstance(model, Score):
+        return lone_inputs(model.line, x)
+    if isinstance(model, ProjectedLinear):
+        rows = lone_inputs(model.linear, x)
+        return _dot(rows[:, None, None, :], model.directions[None])
+    if (isinstance(model, Linear) and not isinstance(model, Headed)) or not len(x):
+        return model.inputs(x)  # a column of ones beside the rows
+    return torch.cat([model.inputs(row.clone()[None]) for row in x])
+
+
+def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
+    if isinstance(model, Score) and isinstance(model.line, ProjectedLinear):
+        return model.scores(_lone_outputs(theta, x), y)
+    if isinstance(model, Described):
+        residuals = model.linear.residuals(x[:, 0].clone(), y)
+        off = _dot(residuals, residuals).unsqueeze(-1)
+        return theta * model.described(_dot(residuals[:, None, :], x[:, 1:]), off)
+    if isinstance(model, ProjectedLinear):
+        outputs = _lone_outputs(theta, x)
+        return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])
+    if isinstance(model, Linear):
+        matrices = theta.unflatten(1, (model.width, -1))
+        residuals = model.residuals(_dot(x[:, None, :], matrices), y)
+        return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1)
+    # In memory of its own: kernels add in another order where a row does not begin at a multiple of 64 bytes.
+    parts = zip(theta, x, y, strict=True)
+    gradients = [
+        model.record_gradients(t.clone()[None], r.clone()[None, None], c.clone()[None, None])[0, 0] for t, r, c in parts
+    ]
+    return torch.stack(gradients) if gradients else theta[:0]
+
+
+def _lone_outputs(theta: Tensor, x: Tensor) -> Tensor:
+    """The outputs (rows, o) of linear models moved along vectors, as `ProjectedLinear.inputs` has rows."""
+    return x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
+
+
+def _dot(left: Tensor, right: Tensor) -> Tensor:
+    """The products of the last dimensions, added up one term after the other."""
+    total = left[..., 0] * right[..., 0]
+    for place in range(1, left.shape[-1]):
+        total = total + left[..., place] * right[..., place]
+    return total.contiguous()
+
+
+class People:
+    """The rows of persons behind the model; what a person's rows make does not depend on anybody else's."""
+
+    def __init__(self, model: UnitNumbers, rows: PrivateRows | PublicRows, engine: Engine) -> None:
+        assert rows.persons is not None
+        self._model, self._rows, self._starts = model, rows, rows.persons
+        self._piece = engine.piece(8 * model.numbers + 4 * model.numbers_per_row() + rows.x.shape[1:].numel(), least=1)
+        self._x = torch.cat([lone_inputs(model, piece) for piece in rows.x.split(self._piece)])
+        self._y = model.targets(rows.y)
+        everybody = torch.arange(len(self._starts) - 1, device=rows.x.device)
+        self._person = torch.repeat_interleave(everybody, self._starts.diff())
+
+    def gradients(self, theta: Tensor, who: Tensor, first: int, width: int) -> Tensor:
+        """Return the mean gradients (b, width, d) of each person's rows, at the models theta (b, d) of the parties.
+
+        They are those of `width` persons of each party, from its `first` on. One bad row does not silence a person's
+        others. A person without a good one, and a place without a person, are NaN.
+        """
+        ends = self._rows.offsets[who + 1]
+        lowest = torch.minimum(self._rows.offsets[who] + first, ends)
+        begin, counts = self._starts[lowest], self._starts[torch.minimum(lowest + width, ends)] - self._starts[lowest]
+        place = torch.repeat_interleave(torch.arange(len(who), device=who.device), counts)
+        row = torch.arange(len(place), device=who.device) - torch.repeat_interleave(
+            counts.cumsum(0) - counts - begin, counts
+        )
+        means = theta.new_zeros(len(who) * width, theta.shape[-1])
+        good = theta.new_zeros(len(means), 1)
+        for rows, own in zip(row.split(self._piece), place.split(self._piece), strict=True):
+            gradients = lone_gradients(self._model, theta[own], self._x[rows], self._y[rows])
+            share = self._rows.weights[rows].unsqueeze(-1)
+            finite = gradients.isfinite().all(-1, keepdim=True)
+            person = own * width + self._person[rows] - lowest[own]
+            add_in_order(means, person, torch.where(finite, gradients, 0.0) * share)
+            add_in_order(good, person, finite * share)
+        return torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), width))  # type: ignore[no-any-return]
+
+
+def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Add rows to those of `to` that the index names, in place, one after the other.
+
+    On a CPU that is what `index_add_` does; on a GPU it adds in any order where an index repeats.
+    """
+    if to.is_cuda:
+        add_by_turns(to, index, rows)
+    else:
+        to.index_add_(0, index, rows)
+
+
+def add_by_turns(to: Tensor, index: Tensor, rows: Tensor) -> None:
+    """Do the same with the first row of each index, then with the second, and so on: no index repeats in a turn."""
+    ordered, order = index.sort(stable=True)
+    turn = torch.empty_like(index)
+    turn[order] = torch.arange(len(index), device=index.device) - torch.searchsorted(ordered, ordered)
+    for number in range(int(turn.max()) + 1 if len(turn) else 0):
+        now = (turn == number).nonzero().squeeze(-1)
+        to.index_add_(0, index[now], rows[now])

@@ -1,0 +1,289 @@
+"""The three values that cross between a party and the server: a job, a request and a release.
+
+A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
+how. All of it is public. A request asks for one round, at some models; that for the first round follows from the job
+and a party's number of units. A release is what leaves a party. Each is a file (safetensors with a JSON header) and has
+a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.sealing`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from dpvalue.data.encoding import Encoding, check_encoding, encoding_from_json, encoding_to_json
+from dpvalue.display import counted
+from dpvalue.engine.local import DTYPES
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.models import KINDS, Model, ModelFactory, UnitNumbers, build_model, head_on_trunk
+from dpvalue.names import require_names
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.mechanism import Mechanism, Scale
+from dpvalue.privacy.noise import NoiseSource, noise_source
+from dpvalue.protocol.archive import Archive, Parts, Tensors
+from dpvalue.protocol.messages import Message, Request, float_tensor
+from dpvalue.protocol.statistics import Gradient, Ground, Statistic, statistic_of_parts, statistic_parts
+from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, fields, maybe, one_of
+from dpvalue.streams import require_seed
+
+_FLOATS = ("float32", "float64")
+
+_TABLE, _STATISTIC = "table.", "statistic."  # begin the names of tensors that are a table's, or a statistic's
+
+_HEADER = fields(
+    encoding=check_encoding,
+    model=TEXT,
+    model_digest=TEXT,
+    rounds=COUNT,
+    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, seed=WHOLE, table=maybe(OBJECT)),
+    dtype=one_of(_FLOATS),
+)
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """Seeded noise: whoever knows it can remove it. `names` are all parties, whose places are their numbers."""
+
+    seed: int
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        require_seed(self.seed)
+        object.__setattr__(self, "names", tuple(map(str, self.names)))
+        require_names("names of parties", self.names)
+
+
+@dataclass(frozen=True, eq=False)
+class PublicModel:
+    """Which model is asked about: what a party can build itself, and public numbers. No code is part of it.
+
+    Args:
+        kind: its name, or its factory: in a file "custom", which is no name that a party can build.
+        digest: of the model.
+        trunk: of a network whose head alone is asked about, the numbers of all that comes before (`models.Headed`).
+    """
+
+    kind: str | ModelFactory
+    digest: str
+    trunk: Tensor | None = None
+
+    def build(self, encoding: Encoding, like: Tensor) -> Model:
+        """Return the model for rows like these; raises unless it is the one that is meant."""
+        if isinstance(self.kind, str) and self.kind not in KINDS:
+            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {self.kind!r}: nothing that came is run")
+        model = build_model(self.kind, encoding.task, like, encoding.outputs, like.dtype, like.device)
+        if model.digest() != self.digest:
+            raise DpvalueError("the model is not the one that the job was made with: its digest differs")
+        return model if self.trunk is None else head_on_trunk(model, like, self.trunk)
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """How many rounds a job has, and what the first one asks.
+
+    Attributes:
+        rounds: how many releases a party makes in all.
+        points: the models (w, q, size) that the first round asks at, for parties of w ranges of sizes.
+        shares: gradients at the q models are averaged by these shares (q,), then clipped.
+        least: the least number of units of each range (w,), growing, the first of them 0.
+    """
+
+    rounds: int
+    points: Tensor
+    shares: Tensor
+    least: Tensor
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        ranges = len(self.points)
+        if self.points.dim() != 3 or self.shares.shape != self.points.shape[1:2]:
+            raise DpvalueError("points and shares of the first round must be of as many models")
+        if self.least.dtype != torch.int64 or self.least.shape != (ranges,) or int(self.least[0]) != 0:
+            raise DpvalueError("least must be a whole number for each range of sizes, the first of them 0")
+        if bool((self.least.diff() <= 0).any()):
+            raise DpvalueError("least must grow from range to range")
+
+    def range_of(self, units: int) -> int:
+        """Return the range that a number of units lies in."""
+        return int((self.least <= units).sum()) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What a job says beside what a party computes: for people, and for whoever values the answers. All of it public.
+
+    Attributes:
+        utility: the digest of the public set; it is not protected by being hashed.
+        target: the column of labels, for parties that have files.
+        recipe: the options by which the job was made of the public file, as TOML; empty if it was made in Python.
+        seed: of the walks that later rounds are asked along.
+        table: the header and tensors of a table without parties, which releases are put into; a party does not read it.
+    """
+
+    utility: str
+    target: str | None = None
+    recipe: str = ""
+    seed: int = 0
+    table: Parts | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Message):
+    """What is asked of parties, and how they answer; made by the server, from public things alone.
+
+    Attributes:
+        encoding: how features and labels become numbers.
+        model: which model.
+        origin: the model that directions start from (d,).
+        basis: the public directions (m, d) that a release is made in; None: all.
+        mechanism: clipping and noise.
+        course: how many releases a party makes in all, and what the first is asked at.
+        privacy: the budget of a party, for all of them.
+        simulation: what makes the noise of a simulation; None for secure noise.
+        about: what is not needed to answer.
+        dtype: of what is computed.
+        statistic: what a unit contributes, to be clipped and noised.
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> job.rounds, job.privacy == privacy
+        (1, True)
+    """
+
+    archive: ClassVar[Archive] = Archive("job", 5)
+
+    encoding: Encoding
+    model: PublicModel
+    origin: Tensor
+    basis: Tensor | None
+    mechanism: Mechanism
+    course: Course
+    privacy: Privacy
+    simulation: Simulation | None
+    about: About
+    dtype: str
+    statistic: Statistic = Gradient()  # noqa: RUF009  (immutable)
+
+    def __post_init__(self) -> None:
+        self.statistic.require_basis(self.basis)
+        require_choice("dtype", self.dtype, _FLOATS)
+        if self.course.points.shape[2] != self.size:
+            raise DpvalueError(f"points must have {self.size} numbers each, got {self.course.points.shape[2]}")
+        if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
+            raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
+
+    def __repr__(self) -> str:
+        kind = self.model.kind if isinstance(self.model.kind, str) else "custom"
+        rounds = f"{counted(self.rounds, 'round')} of {counted(self.size, 'number')}"
+        return f"Job(a {self.statistic.name} of the model {kind!r}, {rounds}, {self.privacy.terms})"
+
+    @property
+    def rounds(self) -> int:
+        """How many releases a party makes in all."""
+        return self.course.rounds
+
+    def first(self, units: int) -> Request:
+        """Return what a party of so many units is asked in the first round.
+
+        Args:
+            units: its number of records; of persons for unit "person".
+
+        Returns:
+            the request.
+
+        Example:
+            >>> plan.job().first(60).round  # `plan` as in the example of `dpvalue.Plan`
+            0
+        """
+        return Request(self.digest, 0, self.course.points[self.course.range_of(units)], self.course.shares)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a release has."""
+        return self.statistic.width(len(self.origin if self.basis is None else self.basis))
+
+    def noise(self, party: str) -> tuple[NoiseSource, int]:
+        """Return where a party's noise comes from, and the party's number in a simulation."""
+        if self.simulation is None:
+            return noise_source("secure", 0), 0
+        if party not in self.simulation.names:
+            raise DpvalueError(f"the simulation knows no party {party!r}")
+        return noise_source("fast", self.simulation.seed), self.simulation.names.index(party)
+
+    def build(self, device: torch.device) -> UnitNumbers:
+        """Return what rows are asked through; of a model, along the basis if there is one."""
+        like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
+        ground = Ground(
+            model=partial(self.model.build, self.encoding, like),
+            outputs=self.encoding.outputs,
+            origin=self.origin.to(like),
+            basis=None if self.basis is None else self.basis.to(like),
+        )
+        return self.statistic.asked(ground)
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        if self.encoding.preprocessed and self.encoding.schema is None:
+            raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
+        table, (described, numbers) = self.about.table, statistic_parts(self.statistic)
+        header = {
+            **{name: getattr(self, name) for name in ("rounds", "dtype")},
+            "about": {
+                **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
+                "table": None if table is None else table[0],
+            },
+            "statistic": described,
+            "encoding": encoding_to_json(self.encoding),
+            "model": self.model.kind if isinstance(self.model.kind, str) else "custom",
+            "model_digest": self.model.digest,
+            "mechanism": asdict(self.mechanism),
+            "privacy": asdict(self.privacy),
+            "simulation": None if self.simulation is None else asdict(self.simulation),
+        }
+        public = {"origin": self.origin, "basis": self.basis, "trunk": self.model.trunk}
+        tensors = {name: tensor for name, tensor in public.items() if tensor is not None}
+        tensors |= {f"course.{name}": getattr(self.course, name) for name in ("points", "shares", "least")}
+        tensors |= {f"{_STATISTIC}{name}": tensor for name, tensor in numbers.items()}
+        if table is not None:
+            tensors |= {f"{_TABLE}{name}": tensor for name, tensor in table[1].items()}
+        return header, tensors
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
+        """Return the job that a file describes."""
+        _HEADER("", header)
+        mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
+        model = PublicModel(
+            header["model"], header["model_digest"], float_tensor(tensors, "trunk", 1) if "trunk" in tensors else None
+        )
+        mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
+        about, least = header["about"], tensors.get("course.least")
+        said = about["table"]
+        if least is None or least.dim() != 1 or not len(least):
+            raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
+        points, shares = float_tensor(tensors, "course.points", 3), float_tensor(tensors, "course.shares", 1)
+        table, numbers = (
+            {name.removeprefix(whose): tensor for name, tensor in tensors.items() if name.startswith(whose)}
+            for whose in (_TABLE, _STATISTIC)
+        )
+        return build(
+            cls,
+            "the job",
+            {
+                **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
+                "course": Course(header["rounds"], points, shares, least),
+                "about": build(About, "about", {**about, "table": None if said is None else (said, table)}),
+                "model": model,
+                "encoding": encoding_from_json(header["encoding"]),
+                "mechanism": build(Mechanism, "mechanism", mechanism),
+                "privacy": build(Privacy, "privacy", header.get("privacy")),
+                "statistic": statistic_of_parts(header.get("statistic"), numbers),
+                "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
+                "origin": float_tensor(tensors, "origin", 1),
+                "basis": float_tensor(tensors, "basis", 2) if "basis" in tensors else None,
+            },
+        )

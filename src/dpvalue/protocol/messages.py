@@ -1,0 +1,254 @@
+"""Requests and releases: what crosses between a coordinator and a party in a round."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from dpvalue.display import counted
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.protocol.archive import Archive, Parts, Tensors, digest, read_bytes
+from dpvalue.protocol.sealing import Key, Seal, open_seal
+from dpvalue.storage import write_whole
+from dpvalue.stored import TEXT, WHOLE, build, fields, refusing
+
+_REQUEST = fields(job=TEXT, round=WHOLE, head=TEXT)
+
+_RELEASE = fields(job=TEXT, request=TEXT, round=WHOLE, party=TEXT, units=WHOLE)
+
+
+class Message(ABC):
+    """What crosses: bytes of its own, and a digest of them."""
+
+    archive: ClassVar[Archive]
+
+    @abstractmethod
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+
+    @classmethod
+    @abstractmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a header and tensors describe; raises unless they are what `parts` returns."""
+
+    @cached_property
+    def digest(self) -> str:
+        """A digest over all of it."""
+        return digest(*self.parts())
+
+    def to_bytes(self, key: Key | None = None, head: str = "") -> bytes:
+        """Return the bytes of the file; with a key, sealed, together with the head of a ledger."""
+        header, tensors = self.parts()
+        seal = None if key is None else key.seal(self.archive.kind, self.archive.version, self.digest, head)
+        return self.archive.pack(header, tensors, seal)
+
+    @classmethod
+    def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
+        """Return what bytes hold, checked."""
+        what = what or f"the {cls.archive.kind}"
+        with refusing(what):
+            return cls.of_parts(*cls.archive.unpack(content, what))
+
+    @classmethod
+    def opened(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
+        """Return what bytes hold, and who sealed them; raises for a seal that is not right."""
+        what = what or f"the {cls.archive.kind}"
+        with refusing(what):
+            return cls.from_bytes(content, what), open_seal(content, what)
+
+    def save(self, path: str | Path, key: Key | None = None) -> None:
+        """Write the file.
+
+        Args:
+            path: the file; one that is there is replaced.
+            key: seals the file; None leaves it unsigned.
+
+        Raises:
+            OSError: a path that cannot be written.
+
+        Example:
+            >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+            >>> job.save("job.safetensors")
+            >>> dpv.Job.load("job.safetensors").digest == job.digest
+            True
+        """
+        write_whole(Path(path), self.to_bytes(key))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a file, checked.
+
+        Args:
+            path: the file.
+
+        Returns:
+            what the file holds.
+
+        Raises:
+            DpvalueError: a file that is missing, damaged, or of another kind or format.
+
+        Example:
+            >>> plan.job().save("job.safetensors")  # `plan` as in the example of `dpvalue.Plan`
+            >>> dpv.Job.load("job.safetensors").rounds
+            1
+        """
+        return cls.from_bytes(read_bytes(Path(path), f"a {cls.archive.kind}"), repr(str(path)))
+
+
+@dataclass(frozen=True, eq=False)
+class Request(Message):
+    """What one party is asked in a round: its gradients at some models.
+
+    Attributes:
+        job: the digest of the job.
+        round: its number, from 0.
+        points: the models (q, size).
+        shares: with shares (q,) gradients are averaged by them, then clipped once; without, each is clipped, and then
+            they are averaged.
+        head: that of the party's ledger with its last release, echoed: by it the party notices an old copy.
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> request = job.first(60)
+        >>> request.job == job.digest
+        True
+    """
+
+    archive: ClassVar[Archive] = Archive("request", 2)
+
+    job: str
+    round: int
+    points: Tensor
+    shares: Tensor | None = None
+    head: str = ""
+
+    def __post_init__(self) -> None:
+        require_count("round", self.round, least=0)
+        TEXT("head", self.head)
+        if self.points.dim() != 2 or not len(self.points) or not bool(self.points.isfinite().all()):
+            raise DpvalueError(f"points must be finite, of shape (q, size), got {tuple(self.points.shape)}")
+        if self.shares is not None and self.shares.shape != self.points.shape[:1]:
+            raise DpvalueError(f"shares must be one for each of {len(self.points)} points")
+
+    def __repr__(self) -> str:
+        points = f"{counted(len(self.points), 'point')} of {counted(self.points.shape[1], 'number')}"
+        return f"Request(round {self.round} of job {self.job[:12]}, {points})"
+
+    def to(self, like: Tensor) -> Request:
+        """Return the same request, in the type and on the device of a tensor."""
+        return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
+
+    @property
+    def asked(self) -> Asked:
+        """The question, to one party."""
+        if self.shares is not None:
+            return AtPoints(self.points, self.shares)
+        nobody_else = torch.zeros(len(self.points), dtype=torch.int64, device=self.points.device)
+        return OnWalks(len(self.points), lambda: iter([(nobody_else, self.points)]))
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        tensors = {"points": self.points} if self.shares is None else {"points": self.points, "shares": self.shares}
+        return {"job": self.job, "round": self.round, "head": self.head}, tensors
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Request:
+        """Return the request that a file describes."""
+        _REQUEST("", header)
+        shares = float_tensor(tensors, "shares", 1) if "shares" in tensors else None
+        return build(cls, "the request", {**header, "points": float_tensor(tensors, "points", 2), "shares": shares})
+
+
+@dataclass(frozen=True, eq=False)
+class Release(Message):
+    """What leaves a party in a round.
+
+    Formal guarantee: the releases of a party to a job's requests are private as the job's `privacy` says, if the party
+    made them; nothing else of its rows is in it.
+
+    Attributes:
+        job: the digest of the job.
+        request: the digest of the request.
+        round: its number.
+        party: the party's name.
+        units: its public number of records, or of persons for unit "person".
+        numbers: the noisy numbers (size,).
+
+    Example:
+        >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
+        >>> release = dpv.Party("north", *train).answer(job)
+        >>> release.party, release.units, len(release.numbers) == job.size
+        ('north', 240, True)
+    """
+
+    archive: ClassVar[Archive] = Archive("release", 1)
+
+    job: str
+    request: str
+    round: int
+    party: str
+    units: int
+    numbers: Tensor
+
+    def __post_init__(self) -> None:
+        require_count("round", self.round, least=0)
+        require_count("units", self.units, least=0)
+
+    def __repr__(self) -> str:
+        numbers = f"{counted(self.units, 'unit')}, {counted(len(self.numbers), 'number')}"
+        return f"Release({self.party!r}, round {self.round} of job {self.job[:12]}, {numbers})"
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of the file."""
+        header = {name: getattr(self, name) for name in ("job", "request", "round", "party", "units")}
+        return header, {"numbers": self.numbers}
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Release:
+        """Return the release that a file describes."""
+        _RELEASE("", header)
+        if set(tensors) != {"numbers"}:
+            raise DpvalueError("a release must hold the tensor 'numbers' and no other")
+        return build(cls, "the release", {**header, "numbers": float_tensor(tensors, "numbers", 1)})
+
+
+def float_tensor(tensors: Tensors, name: str, dimensions: int) -> Tensor:
+    """A tensor of a file: of floating point numbers, with so many dimensions, none of them empty."""
+    tensor = tensors.get(name)
+    if tensor is None or not tensor.is_floating_point() or tensor.dim() != dimensions or not tensor.numel():
+        raise DpvalueError(f"the tensor {name!r} must be of floating point numbers, in {dimensions} dimension(s)")
+    return tensor
+
+
+@dataclass(frozen=True)
+class AtPoints:
+    """Gradients at the points (q, size) are averaged by shares (q,), then clipped; (q, n, size): each party's own."""
+
+    points: Tensor
+    shares: Tensor
+
+    @property
+    def probes(self) -> int:
+        """How many clipped gradients of a party are added up."""
+        return 1
+
+
+@dataclass(frozen=True)
+class OnWalks:
+    """As many models for each party as there are probes: its gradient at each is clipped, then they are averaged.
+
+    `pieces` yields parties (b,) and models (b, size), in any order.
+    """
+
+    probes: int
+    pieces: Callable[[], Iterator[tuple[Tensor, Tensor]]]
+
+
+Asked = AtPoints | OnWalks

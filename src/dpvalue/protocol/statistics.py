@@ -1,0 +1,187 @@
+"""What a unit contributes, before it is clipped: the party's side of a method of valuing.
+
+A job names a statistic and holds its public numbers; the code of it is installed at the party. A party builds from it
+what its rows are asked through, and nothing that came in the job is run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from torch import Tensor
+
+from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.models import Described, Linear, Model, Projected, Score, UnitNumbers, projected
+from dpvalue.models.rows import BESIDES
+from dpvalue.protocol.archive import Tensors
+from dpvalue.stored import POSITIVE, build, fields
+
+
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """The public things that a statistic is a function of, besides the unit itself.
+
+    Attributes:
+        model: builds the model that was named; raises where it is not installed, or is another.
+        outputs: how many outputs a model has: the number of classes, or 1.
+        origin: the model that directions start from (d,).
+        basis: the public directions (m, d); None for all.
+    """
+
+    model: Callable[[], Model]
+    outputs: int
+    origin: Tensor
+    basis: Tensor | None
+
+    def whole_model(self) -> Model:
+        """Return the model; raises unless it has as many parameters as the origin."""
+        model = self.model()
+        if model.size != len(self.origin):
+            raise DpvalueError(f"origin must have the {model.size} numbers of the model, got {len(self.origin)}")
+        return model
+
+
+class Statistic(ABC):
+    """What a unit contributes, as a frozen dataclass of public numbers.
+
+    A subclass that parties can be asked for by a job is registered (`register_statistic`) under its name.
+    """
+
+    name: ClassVar[str]
+    words: ClassVar[str]
+    """What it says of a record, to complete "asks for"."""
+
+    @abstractmethod
+    def width(self, directions: int) -> int:
+        """Return how many numbers a unit contributes, where a model has so many directions (or parameters)."""
+
+    @abstractmethod
+    def asked(self, ground: Ground) -> UnitNumbers:
+        """Return what rows are asked through."""
+
+    def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
+        """Raise unless these directions are those of such a statistic."""
+
+    def header(self) -> dict[str, Any]:
+        """Return its numbers and texts for a file; fields that are tensors are for `tensors`."""
+        return {name: part for name, part in vars(self).items() if not isinstance(part, Tensor)}
+
+    def tensors(self) -> Tensors:
+        """Return its tensors for a file."""
+        return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a file describes; raises unless it is what `header` and `tensors` return."""
+        return build(cls, f"the statistic {cls.name}", {**header, **tensors})
+
+
+@dataclass(frozen=True)
+class Gradient(Statistic):
+    """The gradient of the unit's loss at the models that are asked about, along the directions if there are some."""
+
+    name: ClassVar[str] = "gradient"
+    words: ClassVar[str] = "how each record would move the model, in public directions"
+
+    def width(self, directions: int) -> int:
+        """Return the number of directions."""
+        return directions
+
+    def asked(self, ground: Ground) -> UnitNumbers:
+        """Return the model, along the directions."""
+        return along(ground)
+
+
+@dataclass(frozen=True)
+class Loss(Statistic):
+    """The negated loss under a public model, one number on a line: a score."""
+
+    name: ClassVar[str] = "score"
+    words: ClassVar[str] = "how badly the public model does on it"
+
+    def width(self, directions: int) -> int:
+        """Return 1."""
+        return directions
+
+    def asked(self, ground: Ground) -> UnitNumbers:
+        """Return the line, asked for losses."""
+        line = along(ground)
+        assert isinstance(line, Projected)
+        return Score(line)
+
+    def require_basis(self, basis: Tensor | None) -> None:
+        """Raise unless there is one direction."""
+        if basis is None or len(basis) != 1:
+            raise DpvalueError("score needs a basis of one direction: a score is one number")
+
+
+@dataclass(frozen=True)
+class Description(Statistic):
+    """The gradient at a public model along directions, that the unit is there, and how far off it is.
+
+    Args:
+        distance: the squared residual at which the distance of a record is 1.
+    """
+
+    name: ClassVar[str] = "description"
+    words: ClassVar[str] = "how each record would move the public model, in public directions, and how far off it is"
+
+    distance: float
+
+    def __post_init__(self) -> None:
+        require_positive("statistic.distance", self.distance)
+
+    def width(self, directions: int) -> int:
+        """Return the number of directions, and two more."""
+        return directions + BESIDES
+
+    def asked(self, ground: Ground) -> UnitNumbers:
+        """Return the linear model that describes records."""
+        model = ground.whole_model()
+        if not isinstance(model, Linear):
+            raise DpvalueError("description is for linear and logistic regression, or a head on a trunk")
+        assert ground.basis is not None
+        return Described(model, ground.origin, ground.basis, self.distance)
+
+    def require_basis(self, basis: Tensor | None) -> None:
+        """Raise unless there are directions."""
+        if basis is None:
+            raise DpvalueError("description needs a basis: directions to describe units in")
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a file describes."""
+        fields(distance=POSITIVE)("statistic", header)
+        return super().of_parts(header, tensors)
+
+
+def along(ground: Ground) -> Model:
+    """Return the model, moved along the directions if there are some."""
+    model = ground.whole_model()
+    return model if ground.basis is None else projected(model, ground.origin, ground.basis)
+
+
+STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description)}
+
+
+def register_statistic(kind: type[Statistic]) -> None:
+    """Let jobs ask for a statistic by its name; it must be registered where parties answer, too."""
+    if STATISTICS.setdefault(kind.name, kind) is not kind:
+        raise DpvalueError(f"a statistic {kind.name!r} is registered already")
+
+
+def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
+    """Return the statistic that a file describes."""
+    if not isinstance(header, dict) or not isinstance(header.get("name"), str):
+        raise DpvalueError(f"statistic must be an object with a name, got {header!r}")
+    require_choice("statistic.name", header["name"], STATISTICS)
+    given = {name: part for name, part in header.items() if name != "name"}
+    return STATISTICS[header["name"]].of_parts(given, tensors)
+
+
+def statistic_parts(statistic: Statistic) -> tuple[dict[str, Any], Tensors]:
+    """Return the header and the tensors by which a file describes a statistic."""
+    return {"name": statistic.name, **statistic.header()}, statistic.tensors()

@@ -1,0 +1,1 @@
+"""Local runs: choose, ask, answer, combine, value, write, all in one process."""

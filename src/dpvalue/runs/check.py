@@ -1,0 +1,224 @@
+"""What is wrong with private files, in full: for whoever holds them. Releases nothing, and is no part of any run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dpvalue.arrays import Bools
+from dpvalue.data.cells import index_of
+from dpvalue.data.columns import Column, Columns
+from dpvalue.data.files import Block, is_text, read_private
+from dpvalue.data.parties import numbered_groups, spread
+from dpvalue.data.schema import Categorical, Numeric
+from dpvalue.models import CLASSIFICATION
+from dpvalue.runs.config import RunConfig
+from dpvalue.runs.sources import Job, open_job
+
+
+@dataclass(frozen=True, order=True)
+class Kind:
+    """A kind of finding: the column it is in ("" for a whole record), what is found there, whether the row counts."""
+
+    counts: bool
+    column: str
+    what: str
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """What was found in one private file; `places` are the lines (of a text file) or rows, from 1, by kind and cell."""
+
+    path: str
+    records: int
+    unused: int
+    numbered: str
+    places: dict[Kind, dict[str, list[int]]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found in all private files of a job, and their labels beside those of the public file.
+
+    Attributes:
+        files: one a private file.
+        labels: by label (or, for regression, by quantile) what the public file and the private ones have of it.
+        unknown: the labels that the public file lacks.
+    """
+
+    files: tuple[FileCheck, ...]
+    labels: tuple[tuple[str, str, str], ...]
+    unknown: frozenset[str]
+
+    @property
+    def unused(self) -> int:
+        """How many records contribute nothing."""
+        return sum(file.unused for file in self.files)
+
+
+@dataclass
+class _Notes:
+    """Places of findings, while a file is read."""
+
+    first: int
+    by_kind: dict[Kind, dict[str, list[int]]] = field(default_factory=dict)
+
+    def add(self, kind: Kind, column: Column | None, where: Iterable[int]) -> None:
+        for place in where:
+            cell = "" if column is None else _shown(column, place)
+            self.by_kind.setdefault(kind, {}).setdefault(cell, []).append(self.first + place)
+
+
+def check(config: RunConfig) -> Check:
+    """Read all rows of the private files of a job, and return what is wrong with them; releases nothing.
+
+    Rows whose features and label the public file says too are listed: nothing protects those.
+
+    No guarantee: what it returns is a function of the rows, without noise.
+    """
+    job = open_job(config)
+    groups, persons = job.owners
+    beyond, public = _beyond(job), _public_rows(job)
+    files, labels, start = [], [], 0
+    for path, peek in zip(config.train, job.peeks, strict=True):
+        numbered = "line" if is_text(Path(path)) else "row"
+        places: dict[Kind, dict[str, list[int]]] = {}
+        unused = np.zeros(peek.rows, dtype=bool)
+        done = 0
+        for block in read_private(Path(path), _names(job)):
+            rows = slice(start + done, start + done + len(block.columns))
+            notes = _Notes(done + (2 if numbered == "line" else 1), places)
+            silent = _note_block(job, block, notes)
+            silent |= _note_owner(block, config.group, None if groups is None else groups[rows], "no party", notes)
+            silent |= _note_owner(block, config.person, None if persons is None else persons[rows], "no id", notes)
+            kind = Kind(
+                False, str(config.person), f"in more than {config.parties_per_person} parties, counts in the first"
+            )
+            if beyond[rows].any():
+                notes.add(kind, block.columns[str(config.person)], np.flatnonzero(beyond[rows]))
+            silent |= beyond[rows]
+            copies = [place for place, row in enumerate(_rows(job, block.columns)) if row in public]
+            notes.add(Kind(True, "", f"also in {config.test}, not protected"), None, copies)
+            unused[done : done + len(block.columns)] = silent
+            labels.append(job.labels(block.columns[config.target]))
+            done += len(block.columns)
+        files.append(FileCheck(path, peek.rows, int(unused.sum()), numbered, places))
+        start += peek.rows
+    return Check(tuple(files), *_labels(job, np.concatenate(labels)))
+
+
+def _public_rows(job: Job) -> set[tuple[Any, ...]]:
+    """The rows of the public file: what each cell of features and target says."""
+    features = job.utility.X
+    return set(zip(*(features[name].texts() for name in job.schema.names), job.utility.y, strict=True))
+
+
+def _rows(job: Job, columns: Columns) -> Iterable[tuple[Any, ...]]:
+    """The same of private records; a bad one, of which nothing is known, is not among them."""
+    target = job.labels(columns[job.config.target])
+    return zip(*(columns[name].texts() for name in job.schema.names), target, strict=True)
+
+
+def _names(job: Job) -> list[str]:
+    config = job.config
+    own = [name for name in (config.group, config.person) if name is not None]
+    return list(dict.fromkeys([*job.schema.names, config.target, *own]))
+
+
+def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
+    """Note what is wrong with records, features and labels; return which records contribute nothing."""
+    silent = block.bad
+    for place, fault in block.faults.items():
+        notes.add(Kind(False, "", fault), None, [place])
+    for name, unreadable in job.schema.unreadable(block.columns).items():
+        notes.add(Kind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
+        silent |= unreadable
+    with np.errstate(all="ignore"):
+        large = ~np.isfinite(job.schema.transform(block.columns).astype(np.float32)).all(axis=1) & ~silent
+    notes.add(Kind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
+    silent |= large
+    target = block.columns[job.config.target]
+    missing = target.lacking() & ~block.bad
+    known = index_of(job.classes or ())
+    if job.task == CLASSIFICATION:
+        wrong = ~missing & ~block.bad & np.array([label not in known for label in target.texts()], dtype=bool)
+        text = f"not a class of {job.config.test} (--classes names all of them)"
+    else:
+        with np.errstate(all="ignore"):
+            wrong, text = np.isinf(target.numbers().astype(np.float32)), "not a finite number"
+    notes.add(Kind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
+    notes.add(Kind(False, job.config.target, text), target, np.flatnonzero(wrong))
+    _note_features(job, block, notes)
+    return silent | missing | wrong
+
+
+def _note_features(job: Job, block: Block, notes: _Notes) -> None:
+    """Note what counts, but perhaps not as was meant."""
+    for encoder in job.schema.columns_:
+        column = block.columns[encoder.name]
+        missing = column.lacking() & ~block.bad
+        if isinstance(encoder, Numeric):
+            notes.add(
+                Kind(True, encoder.name, f"missing, counts as {encoder.missing:g}"), None, np.flatnonzero(missing)
+            )
+        elif isinstance(encoder, Categorical):
+            known = index_of(encoder.categories)
+            new = ~missing & ~block.bad & np.array([text not in known for text in column.texts()], dtype=bool)
+            notes.add(Kind(True, encoder.name, "missing, counts as no category"), None, np.flatnonzero(missing))
+            what = f"not a category of {job.config.test}, counts as none"
+            notes.add(Kind(True, encoder.name, what), column, np.flatnonzero(new))
+
+
+def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _Notes) -> Any:
+    """Note the records of no party, or of no person; return which they are."""
+    ownerless = np.zeros(len(block.columns), dtype=bool)
+    if owners is None or name is None:
+        return ownerless
+    ownerless = np.array([owner is None for owner in owners], dtype=bool)
+    notes.add(Kind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
+    return ownerless
+
+
+def _beyond(job: Job) -> Bools:
+    """Which rows do not count as their person is in more parties than may be, and this is none of the first."""
+    groups, persons = job.owners
+    rows = sum(peek.rows for peek in job.peeks)
+    if persons is None:
+        return np.zeros(rows, dtype=bool)
+    party = np.arange(rows) if groups is None else numbered_groups(groups)[1]
+    person = numbered_groups(persons)[1]
+    there = (party >= 0) & (person >= 0)
+    beyond: Bools = there & (spread(party, person, job.config.parties_per_person)[1] < 0)
+    return beyond
+
+
+def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
+    """Labels of the public file and of the private ones, side by side."""
+    public = np.asarray(job.utility.y)
+    if job.classes is not None:
+        here, there = Counter(public.tolist()), Counter(label for label in private if label is not None)
+        unknown = frozenset(there.keys() - index_of(job.classes).keys())
+        names = [*job.classes, *sorted(there.keys() - set(job.classes))]
+        return tuple((name, str(here[name]), str(there[name])) for name in names), unknown
+    private = private[np.isfinite(private)]
+    rows = [("rows with a label", f"{len(public)}", f"{len(private)}")]
+    for name, share in (("smallest", 0.0), ("median", 0.5), ("largest", 1.0)):
+        rows.append((name, _quantile(public, share), _quantile(private, share)))
+    return tuple(rows), frozenset()
+
+
+def _quantile(labels: Any, share: float) -> str:
+    return f"{np.quantile(labels, share):g}" if len(labels) else "-"
+
+
+def _shown(column: Column, place: int) -> str:
+    """A cell, to be shown to its holder."""
+    if column.missing is not None and column.missing[place]:
+        return "missing"
+    cell = str(column.cells[place])
+    return repr(cell if len(cell) <= 40 else cell[:37] + "...")

@@ -1,0 +1,194 @@
+"""Every option of a run from files, as one immutable value that a TOML file can hold."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any
+
+from dpvalue.data.metrics import METRICS
+from dpvalue.data.schema import PREPROCESSORS
+from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
+from dpvalue.games.semivalues import semivalues
+from dpvalue.models import TASK_OF
+from dpvalue.planning.settings import GAMES
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.stored import is_whole, parse
+
+TASKS = ("auto", "classification", "regression")
+
+MODELS = ("auto", "logistic", "linear")
+"""The models of files, whose rows are no images."""
+
+_LISTS = ("train", "drop", "semivalue", "classes", "sizes")
+
+_NOT_ASCII = re.compile(r"[^ -~]")
+
+
+def _escaped(letter: re.Match[str]) -> str:
+    code = ord(letter[0])
+    return f"\\u{code:04x}" if code < 2**16 else f"\\U{code:08x}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What is valued, against what, at which budget: a run's settings, flat as the options of `dpvalue run`.
+
+    A study (`dpvalue job`) has no private files, but the numbers of records (or persons) that it was planned for.
+    """
+
+    train: tuple[str, ...] = ()
+    test: str
+    target: str
+    sizes: tuple[int, ...] = ()
+    group: str | None = None
+    person: str | None = None
+    truth: str | None = None
+    drop: tuple[str, ...] = ()
+    task: str = "auto"
+    model: str = "auto"
+    metric: str = "loss"
+    preprocess: str = "columns"
+    classes: tuple[str, ...] = ()
+    private: bool = True
+    epsilon: float = 1.0
+    delta: float = 5e-5
+    unit: str = "party"
+    neighbours: str = "zero_out"
+    mechanism: str = "auto"
+    parties_per_person: int = 1
+    semivalue: tuple[str, ...] = ("shapley",)
+    game: str = "auto"
+    schedule: str | None = None
+    permutations: int = 1000
+    seed: int = 0
+    pay: float | None = None
+    ledger: str | None = None
+    head: str | None = None
+    purpose: str = "value"
+
+    def __post_init__(self) -> None:
+        require_choice("task", self.task, TASKS)
+        require_choice("model", self.model, MODELS)
+        require_choice("metric", self.metric, METRICS)
+        require_choice("preprocess", self.preprocess, PREPROCESSORS)
+        self.fixed_task  # noqa: B018  (raises where options are of two tasks)
+        require_choice("game", self.game, GAMES)
+        if self.game == "refit" and self.schedule is not None:
+            raise DpvalueError(
+                f"schedule {self.schedule} is for game steps: game refit makes one release its own way; leave one out"
+            )
+        if bool(self.train) == bool(self.sizes):
+            raise DpvalueError("train must name at least one file; of a study, sizes must be given instead")
+        for size in self.sizes:
+            require_count("sizes", size)
+        if self.sizes and (not self.private or len(self.sizes) < 2):
+            raise DpvalueError("sizes must be of at least two parties, whose records are protected")
+        if len(self.train) > 1 and self.group is not None:
+            raise DpvalueError("group must not be given with several files: each file is one party")
+        if self.private and self.unit == "person" and self.person is None and self.train:
+            raise DpvalueError("person must be given for unit person: the column of persons' ids")
+        if self.head is not None and self.ledger is None:
+            raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
+        if self.ledger is not None and not self.private:
+            raise DpvalueError("ledger must not be given without privacy")
+        if self.pay is not None:
+            require_positive("pay", self.pay)
+        self.privacy  # noqa: B018  (raises for a bad budget)
+        semivalues(self.semivalue)  # raises for an unknown name, before anything is spent
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The budget of the run; None for none."""
+        if not self.private:
+            return None
+        budget = self.epsilon, self.delta, self.unit, self.neighbours
+        return Privacy(*budget, mechanism=self.mechanism, parties_per_person=self.parties_per_person)
+
+    @property
+    def fixed_task(self) -> str | None:
+        """The task that the options name; None where the public file shows it."""
+        named = {
+            "task": None if self.task == "auto" else self.task,
+            "model": TASK_OF.get(self.model),
+            "metric": METRICS[self.metric].task,
+        }
+        fixed = {f"{name} {getattr(self, name)}": task for name, task in named.items() if task is not None}
+        if len(set(fixed.values())) > 1:
+            words = ", ".join(f"{option} is of {task}" for option, task in fixed.items())
+            raise DpvalueError(f"task, model and metric must be of one task: {words}")
+        return next(iter(fixed.values()), None)
+
+    def open_ledger(self) -> Ledger | None:
+        """Return the ledger that the run is charged to; raises for one that is not per this run's unit."""
+        privacy = self.privacy
+        if self.ledger is None or privacy is None:
+            return None
+        ledger = Ledger(self.ledger, self.purpose, self.head)
+        ledger.require_unit(privacy)
+        return ledger
+
+    def to_toml(self) -> str:
+        """Return a TOML document that `read_config` turns back into this."""
+        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
+        if self.sizes:
+            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
+        for name, given in asdict(self).items():
+            if given is None:
+                continue
+            # Strings, numbers, booleans and lists of strings are written the same in JSON and in TOML, but for escapes.
+            lines.append(f"{name} = {_NOT_ASCII.sub(_escaped, json.dumps(given, ensure_ascii=False))}")
+        return "\n".join(lines) + "\n"
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the options in a TOML file, by name."""
+    try:
+        return parse_options(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise DpvalueError(f"{path} cannot be read as TOML: {error}") from None
+
+
+def parse_options(text: str, what: str) -> dict[str, Any]:
+    """Return the options in a TOML document, by name; `what` names it in errors."""
+    options: dict[str, Any] = parse(tomllib.loads, text, what, "cannot be read as TOML")
+    return options
+
+
+def make_config(given: dict[str, Any]) -> RunConfig:
+    """Return the options as a `RunConfig`; raise for an unknown name, a wrong type or a missing one."""
+    types = {field.name: str(field.type) for field in fields(RunConfig)}
+    for name, value in given.items():
+        if name not in types:
+            raise DpvalueError(f"there is no option {name!r}; there are {', '.join(types)}")
+        _require_type(name, value, types[name])
+    for name in ("train", "test", "target"):
+        if not given.get(name) and not (name == "train" and given.get("sizes")):
+            hint = {"train": "the private file(s)", "test": "--test, the public file", "target": "--target, the label"}
+            raise DpvalueError(f"{name} must be given: {hint[name]}")
+    ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
+    return RunConfig(**ready)
+
+
+def _require_type(name: str, value: Any, declared: str) -> None:
+    if name == "sizes":
+        ok = isinstance(value, list | tuple) and all(map(is_whole, value))
+        wanted = "a list of whole numbers below 2^63"
+    elif name in _LISTS:
+        ok = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
+        wanted = "a list of texts"
+    elif "str" in declared:
+        ok, wanted = isinstance(value, str), "a text"
+    elif declared == "bool":
+        ok, wanted = isinstance(value, bool), "true or false"
+    elif declared == "int":
+        ok, wanted = is_whole(value), "a whole number below 2^63"
+    else:
+        ok, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+    if not ok:
+        raise DpvalueError(f"{name} must be {wanted}, got {short(value)}")

@@ -1,0 +1,285 @@
+"""Doing a run from files: release, value, write the folder; and valuing a folder's table once more."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from dpvalue.data.checks import require_other_file
+from dpvalue.data.files import read_labels, read_public
+from dpvalue.data.metrics import as_metric
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import Utility
+from dpvalue.detection import auc, precision_at
+from dpvalue.errors import DpvalueError
+from dpvalue.games.semivalues import semivalues as kinds_of
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.progress import Progress
+from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Record, Trained, Valued, Versions
+from dpvalue.runs.config import RunConfig
+from dpvalue.runs.folder import (
+    Folder,
+    abandon,
+    forget_releases,
+    has_releases,
+    keep_table,
+    keep_values,
+    start_releases,
+    table_curves,
+    values_frame,
+)
+from dpvalue.runs.plan_page import Plan
+from dpvalue.runs.run import release_prepared, value_prepared
+from dpvalue.runs.sources import Job, Known
+from dpvalue.runs.table import Table
+from dpvalue.tasks import ORDERS, Curve, retraining_curve
+from dpvalue.values.result import Result
+
+
+def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Record:
+    """Return what is known of a run once its releases are made; enough to value them later."""
+    from dpvalue import __version__
+
+    directions = "all directions" if table.projection is None else str(table.projection)
+    how = f"{table.schedule}, {directions}, learning rate {table.learning_rate:.3g}"
+    return Record(
+        made=datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
+        versions=Versions(__version__, platform.python_version(), torch.__version__),
+        toml=config.to_toml(),
+        trained=Trained(table.encoding.task, str(table.model), how, config.seed),
+        guarantee=table.guarantee,
+        plan=None if plan is None else _planned(plan),
+        ledger=None if config.ledger is None else _charged(config.ledger),
+        values=None,
+        curves=(),
+        detection=None,
+    )
+
+
+def valued_record(
+    record: Record, result: Result, known: Known | None, curves: list[Curve], pay: float | None = None
+) -> Record:
+    """Return what is known once values are made; `pay` is a total to share by them."""
+    assert result.utility is not None
+    names = tuple(semivalue.name for semivalue in result.semivalues)
+    verdict, game = result.verdict(pay).sentences, result.table.method.words
+    metric = as_metric(result.utility.metric).title
+    return replace(
+        record,
+        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
+        curves=tuple(_points(curve) for curve in curves),
+        detection=None if known is None else _detection(result, known),
+    )
+
+
+def _planned(plan: Plan) -> Planned:
+    limits = plan.limits
+    ceilings = limits.ceiling, limits.gaussian_ceiling, limits.laplace_ceiling
+    return Planned(*ceilings, plan.expected_auc, plan.efficiency, plan.sizes.records, plan.advice, str(plan))
+
+
+def _charged(path: str) -> Charged:
+    ledger = Ledger(path)
+    return Charged(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
+
+
+def _points(curve: Curve) -> CurveRecord:
+    shares, mean, spread = (tuple(numbers.tolist()) for numbers in (curve.shares, curve.mean, curve.spread))
+    return CurveRecord(curve.kind, curve.order, shares, mean, spread, curve.retrained)
+
+
+def _detection(result: Result, known: Known) -> Detection:
+    values, marked = result.values[result.semivalues[0].name], known.marked
+    k = int(marked.sum())
+    return Detection(
+        column=known.column,
+        auc=auc(values, marked),
+        k=k,
+        precision=precision_at(values, marked, k),
+        corrupted=f"{k} of {len(marked)}",
+        chance=k / len(marked),
+    )
+
+
+_NOTHING = "nothing was written"
+
+
+class Interrupted(Exception):  # noqa: N818
+    """A run that was stopped by the user; the message says what was kept and how to go on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Done:
+    """A finished run."""
+
+    folder: Path
+    result: Result
+    values: pd.DataFrame
+    record: Record
+
+
+def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
+    """Make the releases and the values, and write the folder.
+
+    From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
+    from there for nothing, by `dpvalue revalue` once the table is there, else by the same command.
+    `goes_on` says that the folder holds releases of this very run, as `require_free` told.
+    No time is kept: how long private rows take may depend on them.
+    """
+    config = job.config
+    at_once = config.privacy is None or (config.schedule or "replay") != "replay"
+    result = None
+    with _saying(lambda: _released(folder, config)):
+        parties, known = job.read(progress)
+        prepared = job.prepare() if plan is None or plan.prepared is None else plan.prepared
+        if config.private and config.ledger is None:
+            prepared = prepared.keeping(start_releases(folder, config, goes_on))
+        if at_once:
+            result = value_prepared(prepared, parties, kinds_of(config.semivalue), progress)
+        table = release_prepared(prepared, parties, progress) if result is None else result.table
+        record = released_record(config, table, plan)
+        keep_table(folder, record, table)
+    with _saying(lambda: _valued(folder, at_once and config.private)):
+        if result is None:
+            forget_releases(folder)
+            result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
+        retrained = _retrained(job, parties, result, progress)
+        done = finish(folder, result, *make_values(record, result, known, progress, config.pay, retrained))
+    forget_releases(folder)
+    return done
+
+
+@contextmanager
+def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
+    """Say of whatever stops a run what was kept, and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped; {how_to_go_on()}") from None
+    except OSError as error:
+        raise DpvalueError(f"{error.filename}: {error.strerror}; {how_to_go_on()}") from None
+    except DpvalueError as error:
+        error.args = (f"{error}{_unless_nothing(how_to_go_on())}",)  # errors of some kinds hold more than a text
+        raise
+    except Exception as error:
+        error.add_note(how_to_go_on())
+        raise
+
+
+def _released(folder: Path, config: RunConfig) -> str:
+    """What is kept of a run that has no table yet."""
+    if has_releases(folder):
+        return f"what was released is kept in {folder}: the same command goes on, and spends nothing twice"
+    abandon(folder)
+    if config.ledger is not None:
+        return f"{_NOTHING}; what was charged, if anything, is kept in the ledger: the same command goes on"
+    return f"{_NOTHING}: the same command starts again"
+
+
+def _unless_nothing(kept: str) -> str:
+    """The end of an error message; empty where nothing was kept, as after a wrong option."""
+    return "" if kept.startswith(_NOTHING) else f"; {kept}"
+
+
+def _valued(folder: Path, at_once: bool) -> str:
+    """What is kept of a run that has its table."""
+    if (folder / "values.csv").is_file():
+        return f"the values are in {folder}: `dpvalue report {folder}` makes the page"
+    how = "the same command" if at_once else f"`dpvalue revalue {folder}`"
+    return f"the releases are kept in {folder}: {how} goes on, and spends nothing more"
+
+
+def value_table(
+    table: Table, utility: Utility, semivalues: tuple[str, ...], permutations: int, progress: Progress
+) -> Result:
+    """Return values from a table alone."""
+    return table.value(
+        utility,
+        semivalues=semivalues,
+        permutations=permutations,
+        tolerance=table.schedule.tolerance,
+        progress=progress,
+    )
+
+
+def make_values(
+    record: Record,
+    result: Result,
+    known: Known | None,
+    progress: Progress,
+    pay: float | None,
+    retrained: list[Curve] | None = None,
+) -> tuple[pd.DataFrame, Record]:
+    """Return what values.csv holds, with errors and intervals, and the record with all that is known once values are.
+
+    `retrained` curves replace those of the table.
+    """
+    values = values_frame(result, progress, pay)
+    curves = table_curves(result, progress) if retrained is None else retrained
+    return values, valued_record(record, result, known, curves, pay)
+
+
+def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> Done:
+    """Write values and the page into a folder that holds the table."""
+    keep_values(folder, record, values)
+    return Done(folder, result, values, record)
+
+
+def revalue(
+    folder: Folder,
+    out: Path | None,
+    semivalues: tuple[str, ...],
+    test: Path | None,
+    progress: Progress,
+    pay: float | None = None,
+    metric: str | None = None,
+) -> Done:
+    """Value the table of a folder again, with another public file, metric, semivalues or total; spends nothing."""
+    config = replace(folder.config, metric=metric or folder.config.metric)
+    table, schema = folder.table()
+    test = test or Path(config.test)
+    require_other_file(config.train, test)
+    public = read_public(test)
+    for name in [config.target, *schema.names]:
+        if name not in public.columns:
+            raise DpvalueError(f"{test} has no column {name!r}")
+    labels = read_labels(public[config.target], table.encoding.task)
+    utility = Utility(public.only(schema.names), labels, metric=config.metric)
+    out = out or revalue_place(folder, semivalues, test, metric)
+    semivalues = semivalues or config.semivalue
+    result = value_table(table, utility, semivalues, config.permutations, progress)
+    again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
+    record = replace(folder.record, toml=again.to_toml(), values=None, curves=(), detection=None)
+    if out != folder.path:
+        keep_table(out, record, table)
+    return finish(out, result, *make_values(record, result, None, progress, again.pay))
+
+
+def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
+    """Return where other values of a folder are written: there, if it has none yet; else into a folder inside."""
+    if not (folder.path / "values.csv").is_file():
+        return folder.path
+    kinds = semivalues or folder.config.semivalue
+    name = "-".join(text.replace("(", "").replace(")", "").replace(",", "-") for text in kinds)
+    name += f"-{(test or Path(folder.config.test)).name.split('.')[0]}"
+    return folder.path / f"revalue-{name}{'' if metric is None else f'-{metric}'}"
+
+
+def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
+    """Curves of models trained on raw rows, which only a run without privacy may show."""
+    if result.guarantee.private:
+        return None
+    curves: list[Curve] = []
+    progress("curves", 0, 2 * len(ORDERS))
+    for kind in ("removal", "addition"):
+        for order in ORDERS:
+            curves.append(retraining_curve(result, parties, job.utility, kind, order, trials=3))
+            progress("curves", len(curves), 2 * len(ORDERS))
+    return curves

@@ -1,0 +1,337 @@
+"""Federated learning, as the server sees it: one global model that keeps moving, and values round by round.
+
+In round t every party is asked for its gradient at the global model. A party's contribution is its own release, or a
+combination of its releases (`Schedule`; decaying: X_tt = 0.75 - 0.7 t/k of the own one, the rest of the contribution
+before). A coalition moves the global model by the mean of its members' contributions, as federated averaging does; the
+round's values come from permutations. Then all parties move it. A party's value is the mean over the rounds after the
+burn-in. This is the paper's appendix; it takes a release, and a message, of every party in each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.metrics import LOSS
+from dpvalue.data.parties import read_data
+from dpvalue.data.rows import PublicRows
+from dpvalue.data.utility import Utility
+from dpvalue.display import extremes
+from dpvalue.engine.evaluator import Evaluator, Walker
+from dpvalue.errors import DpvalueError, require_count
+from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
+from dpvalue.games.semivalues import Semivalue, semivalues
+from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.privacy.guarantees import Guarantee
+from dpvalue.privacy.noise import noise_source
+from dpvalue.progress import Progress, reporting, silent
+from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.runs.rounds import Ask
+from dpvalue.runs.run import Prepared, Run, announce, prepare
+from dpvalue.streams import Purpose, permutations, stream
+
+RATES = tuple(10 ** (exponent / 2) for exponent in range(-10, 3))  # 1e-5 to 10
+
+PAPER = Schedule("decaying", burn_in=0.2)
+
+
+@dataclass(frozen=True, eq=False)
+class Learned:
+    """What federated learning found.
+
+    Formal guarantee: a function of the parties' releases and of public things; `guarantee` says how private these are.
+
+    Attributes:
+        names: of the parties.
+        estimates: of each semivalue, the mean over rounds; its errors are of the permutations alone.
+        model: the global model at the end, as one vector.
+        table: what the parties contributed to the last step (n, size).
+        utility: what the global model is worth at the end.
+        learning_rate: of its steps.
+        guarantee: what all rounds together spent.
+
+    Example:
+        >>> learned = dpv.federated(train, test, groups=sites, rounds=3, orders=10, privacy=None,
+        ...                         learning_rate=1.0, progress=False)  # data as in `dpvalue.Result`
+        >>> min(zip(learned.values["shapley"], learned.names))[1]
+        'west'
+    """
+
+    names: tuple[str | int, ...]
+    estimates: dict[str, Estimate]
+    model: Tensor
+    table: Tensor
+    utility: float
+    learning_rate: float
+    guarantee: Guarantee
+
+    @property
+    def values(self) -> dict[str, Floats]:
+        """The values of each semivalue."""
+        return {name: estimate.values for name, estimate in self.estimates.items()}
+
+    def __repr__(self) -> str:
+        kinds = "; ".join(f"{name}: {extremes(self.names, values)}" for name, values in self.values.items())
+        return f"Learned({len(self.names)} parties, {kinds}, utility {self.utility:.4g}, {self.guarantee.terms})"
+
+    def __str__(self) -> str:
+        lines = [f"utility of the global model: {self.utility:.4g}"]
+        for name, values in self.values.items():
+            lines += [f"{name} of {party}: {value:+.4g}" for party, value in zip(self.names, values, strict=True)]
+        return "\n".join([*lines, str(self.guarantee)])
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The server's side; it meets no private row, only what `ask` returns.
+
+    Attributes:
+        walker: the model, where it starts, and how far a step goes.
+        evaluate: what models are worth.
+        schedule: how a party's releases are combined, and from which round on values count.
+        rounds: k.
+        seed: of the permutations.
+        ask: how parties are asked, in the order of `names`.
+        names: of the parties.
+        spent: the guarantee of k releases.
+    """
+
+    walker: Walker
+    evaluate: Evaluator
+    schedule: Schedule
+    rounds: int
+    seed: int
+    ask: Ask
+    names: tuple[str | int, ...]
+    spent: Guarantee
+
+    def __post_init__(self) -> None:
+        require_count("rounds", self.rounds)
+        _require_learns(self.schedule)
+        self.schedule.first_valued(self.rounds)
+
+    def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+        """Train the global model, and value each round by so many permutations; Shapley values if no kind is given."""
+        require_count("orders", orders)
+        first, n = self.schedule.first_valued(self.rounds), len(self.names)
+        estimators = {kind.name: Estimator(kind, n) for kind in kinds or semivalues("shapley")}
+        with self.walker.engine.threading():
+            progress("learning", 0, self.rounds)
+            for number, (theta, combined) in enumerate(self._states()):
+                if number >= first:
+                    drawn = permutations(self.seed, Purpose.PERMUTATION, number * orders, orders, n)
+                    marginals = self._marginals(theta, combined, drawn)
+                    for estimator in estimators.values():
+                        estimator.add(drawn, marginals)
+                progress("learning", number + 1, self.rounds)
+            model = self._moved(theta, combined)
+            worth = float(self.evaluate(model[None])[0])
+        return Learned(
+            names=self.names,
+            estimates={name: estimator.estimate for name, estimator in estimators.items()},
+            model=model.cpu(),
+            table=combined.cpu(),
+            utility=worth,
+            learning_rate=self.walker.learning_rate,
+            guarantee=self.spent,
+        )
+
+    def at_rate(self, rate: float) -> Learning:
+        """Return the same with another learning rate."""
+        return replace(self, walker=replace(self.walker, learning_rate=rate))
+
+    def best_rate(self) -> float:
+        """Return which of `RATES` ends with the best global model; it asks all rounds for each, so: of public rows."""
+        scores = []
+        with self.walker.engine.threading():
+            for rate in RATES:
+                trained = self.at_rate(rate)
+                *_, (theta, combined) = trained._states()
+                scores.append(float(self.evaluate(trained._moved(theta, combined)[None])[0]))
+        return RATES[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
+
+    def _states(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the global model of each round, and the contributions (n, size) that will move it."""
+        theta = self.walker.initial
+        combined = torch.zeros(len(self.names), len(theta)).to(theta)
+        for number in range(self.rounds):
+            release = self.ask(number, theta[None], AtPoints(theta[None], theta.new_ones(1)))
+            combined = combined.lerp(release, self.schedule.own_weight(number, number, self.rounds))
+            yield theta, combined
+            theta = self._moved(theta, combined)
+
+    def _moved(self, theta: Tensor, combined: Tensor) -> Tensor:
+        return theta - self.walker.learning_rate * combined.mean(0)
+
+    def _marginals(self, theta: Tensor, combined: Tensor, orders: Ints) -> Floats:
+        """The marginals (orders, positions) of a round: a coalition moves the global model by its members' mean."""
+        n, d = combined.shape
+        members = torch.arange(1, n + 1, device=theta.device).unsqueeze(-1)
+        start = self.evaluate(theta[None])
+        found = []
+        together = self.walker.engine.piece(2 * n * d, least=2048)
+        for some in torch.from_numpy(orders).to(theta.device).split(together):
+            models = theta - self.walker.learning_rate * (combined[some].cumsum(1) / members)
+            utilities = self.evaluate(models.flatten(0, 1)).view(len(some), n)
+            found.append(torch.cat([start.expand(len(some), 1), utilities], dim=1).diff(dim=1))
+        return torch.cat(found).cpu().numpy()
+
+
+def _require_learns(schedule: Schedule) -> None:
+    if not schedule.learns:
+        raise DpvalueError(
+            "federated learning takes the schedules 'independent', 'running-mean' and 'decaying', no blocks and no "
+            f"fresh starts; got {str(schedule)!r}"
+        )
+
+
+@shows_settings(Given, schedule=PAPER)
+def federated(
+    parties: Any,
+    utility: Any,
+    settings: Settings | None = None,
+    *,
+    rounds: int = 50,
+    orders: int = 100,
+    semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+    progress: bool | Progress = True,
+    **given: Unpack[Given],
+) -> Learned:
+    """Train one model on all parties' data by federated learning, and value the parties round by round.
+
+    Formal guarantee: as `dpvalue.value`, for the values, the global model and everything else returned. The budget is
+    for all rounds together: a party makes one release in each, and an observer of every release by name is counted.
+    (With accounting "poisson", the paper's, `guarantee` states what is really spent beside the claim.) With a ledger
+    all rounds are charged before the first is answered; the same call again gets the same releases back.
+
+    What it will spend: `dpvalue.plan(parties, schedule="decaying", permutations=rounds)`. More rounds
+    train the model further and need more noise in each. The refit game (`dpvalue.value`) values data sets from a single
+    release, with one message a party (`docs/federated-learning.md`).
+
+    Args:
+        parties: as in `dpvalue.value`; private.
+        utility: as in `dpvalue.value`; public.
+        settings: as in `dpvalue.value`. The schedule says how a party's releases are combined: "independent",
+            "running-mean" or "decaying" (the default, with a burn-in of 0.2); learning_rate="auto" is searched on
+            public rows, trained on by as many stand-ins with as much noise.
+        rounds: how often each party is asked.
+        orders: permutations that value a round.
+        semivalues: as in `dpvalue.value`.
+        progress: show a bar on a terminal; or a callable (stage, done, total).
+        **given: as in `dpvalue.value`.
+
+    Returns:
+        the values, the global model, and what all rounds spent.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> learned = dpv.federated(train, test, groups=sites, rounds=3, orders=10, privacy=None,
+        ...                         learning_rate=1.0, progress=False)  # data as in `dpvalue.Result`
+        >>> learned.model.shape, learned.table.shape
+        (torch.Size([4]), torch.Size([4, 4]))
+    """
+    if "permutations" in given:
+        raise DpvalueError("permutations is not for federated learning: give rounds, and orders to value each")
+    kinds = _semivalues(semivalues)
+    require_count("orders", orders)
+    asked, labels = read_given(settings, given)
+    private, public = read_data(parties, utility, *labels)
+    with asked.engine.threading(), reporting(progress) as tell:
+        prepared = prepare_learning(public, asked, rounds, *private.counts(asked.privacy))
+        announce(prepared)
+        found = learn(prepared.run(private), orders, kinds, tell)
+    warn_if_not_finite(found.estimates)
+    return found
+
+
+def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> Prepared:
+    """Decide every setting from public things, as `prepare` does; `Prepared.job` is then what parties are asked."""
+    require_count("rounds", rounds)
+    rate, schedule = settings.learning_rate, settings.resolved_schedule if settings.schedule else PAPER
+    _require_learns(schedule)
+    asked = replace(settings, schedule=schedule, permutations=rounds)
+    prepared = prepare(utility, replace(asked, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
+    if rate == "auto":
+        found = _stand_ins(prepared).best_rate()
+        at = replace(prepared.at, settings=replace(asked, learning_rate=found))
+        return replace(prepared, at=at, choice=replace(prepared.choice, learning_rate=found))
+    return prepared
+
+
+def learn(run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+    """Train and value with all parties in this process.
+
+    Formal guarantee: reads the parties' data only through one release per party and round, of the clipped gradient at a
+    model that is a function of earlier releases and public things; all rounds are charged before the first.
+    """
+    learning = learning_of(run)
+    run.contributions.grid()  # raises for sums that would not be exact, before anything is charged
+    if run.charging is not None:
+        run.charging.keeper.reserve(learning.rounds, run.charging.charge)
+    return replace(learning.run(orders, kinds, progress), guarantee=run.spent)
+
+
+def learning_of(run: Run) -> Learning:
+    """Return the server's side of a run with all parties in this process."""
+    return Learning(
+        walker=run.walker,
+        evaluate=run.evaluate,
+        schedule=run.choice.schedule,
+        rounds=run.settings.permutations,
+        seed=run.settings.seed,
+        ask=run.ask,
+        names=run.names,
+        spent=run.choice.spent,
+    )
+
+
+def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> Learning:
+    """Return the server's side for parties who are asked by messages: `rounds.ask_each` of `prepared.job(names)`."""
+    choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
+    return Learning(
+        walker=Walker(choice.walked, choice.initial, choice.learning_rate, settings.engine),
+        evaluate=Evaluator(public, choice.walked, settings.engine),
+        schedule=choice.schedule,
+        rounds=settings.permutations,
+        seed=settings.seed,
+        ask=ask,
+        names=names,
+        spent=choice.spent,
+    )
+
+
+def _stand_ins(prepared: Prepared) -> Learning:
+    """The same learning by stand-ins: rows of one half of the public set, with the planned noise; the other judges."""
+    at, choice, engine = prepared.at, prepared.choice, prepared.at.settings.engine
+    mechanism, public, initial = choice.mechanism, at.public, choice.initial
+    generator = stream(at.settings.seed, Purpose.TUNING)
+    one, other = np.array_split(generator.permutation(len(public.x)), 2)
+    sizes = at.units if mechanism.per_unit else at.sizes
+    drawn = torch.from_numpy(generator.choice(one, int(sizes.sum())))
+    x, y = public.x.cpu()[drawn].numpy(), public.y.cpu()[drawn].numpy()
+    rows = PublicRows.by_party(x, y, sizes, initial.dtype, initial.device)
+    # A stand-in's rows are of different persons.
+    rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
+    noise = noise_source("fast", int(generator.integers(2**31)))
+    answering = Answering(Contributions(choice.asked, rows, rule, engine), noise, np.arange(at.n), initial)
+    judges = torch.from_numpy(other).to(public.x.device)
+
+    def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
+        return answering.answer(number, asked)
+
+    half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
+    learning = learning_for(prepared, tuple(range(at.n)), ask)
+    return replace(learning, evaluate=Evaluator(half, choice.walked, engine))
+
+
+_semivalues = semivalues  # the argument of federated shadows the function

@@ -1,0 +1,193 @@
+"""Reading saved tables and results back: what a file holds is checked, then made into what it was.
+
+Whoever can write a file can make its digest, so a right digest says nothing of what the header claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats
+from dpvalue.data.encoding import check_encoding, encoding_from_json
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError
+from dpvalue.games.estimates import FIELDS, Estimate
+from dpvalue.games.semivalues import Semivalue, semivalue
+from dpvalue.methods.base import Method, method_named
+from dpvalue.models import KINDS, ModelFactory
+from dpvalue.privacy.guarantees import Guarantee, check_guarantee
+from dpvalue.protocol.archive import Tensors
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.runs.table import METHOD, PLAIN, Origin, Table
+from dpvalue.stored import (
+    COUNT,
+    FLAG,
+    NUMBER,
+    OBJECT,
+    POSITIVE,
+    TEXT,
+    WHOLE,
+    Check,
+    build,
+    each,
+    fields,
+    is_whole,
+    maybe,
+    must_be,
+    one_of,
+    read,
+)
+from dpvalue.values.result import Result
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+def check_saved(header: Any, tensors: dict[str, Tensor]) -> Method:
+    """Return the method of a table; raise unless header and tensors are one, or a result, and all fits together."""
+    OBJECT("its header", header)
+    _TABLE("", header)
+    n, basis = len(header["names"]), tensors.get("basis")
+    initial = _tensor(tensors, "initial", _FLOATS, (None,))
+    width = len(initial) if basis is None else len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
+    stored = header["method"]
+    payload = {name.removeprefix(METHOD): part for name, part in tensors.items() if name.startswith(METHOD)}
+    method = method_named(stored["name"]).of_parts(stored, payload, initial, basis)
+    _tensor(tensors, "rows", _FLOATS, (n, method.statistic.width(width)))
+    _tensor(tensors, "noise_std", (torch.float64,), (n,))
+    if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
+        raise DpvalueError("the tensor 'sizes' must hold whole numbers of at least 0")
+    method.require_parties(n)
+    if "result" in header:
+        fields(result=_RESULT)("", header)
+        for number in range(len(header["result"]["semivalues"])):
+            for field in FIELDS:
+                kind = torch.int64 if field == "counts" else torch.float64
+                _tensor(tensors, f"{field}.{number}", (kind,), (n,))
+    return method
+
+
+def _tensor(
+    tensors: dict[str, Tensor], name: str, kinds: tuple[torch.dtype, ...], shape: tuple[int | None, ...]
+) -> Tensor:
+    """The tensor of a name; None in a shape stands for any size but 0."""
+    if name not in tensors:
+        raise DpvalueError(f"the tensor {name!r} is missing")
+    tensor = tensors[name]
+    fits = tensor.dim() == len(shape) and all(
+        size == wanted or (wanted is None and size > 0) for size, wanted in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits or tensor.dtype not in kinds:
+        wanted = tuple("any" if size is None else size for size in shape)
+        types = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
+        raise DpvalueError(
+            f"the tensor {name!r} must be {types} of shape {wanted}, got {tensor.dtype} of {tuple(tensor.shape)}"
+        )
+    return tensor
+
+
+def _describes(kind: Callable[..., object]) -> Check:
+    """A check that fields describe a value that checks itself."""
+
+    def check(name: str, stored: Any) -> None:
+        build(kind, name, stored)
+
+    return check
+
+
+_TABLE = fields(
+    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1),
+    guarantee=check_guarantee,
+    expected_auc=maybe(NUMBER),
+    learning_rate=POSITIVE,
+    model=TEXT,
+    digest=TEXT,
+    encoding=check_encoding,
+    schedule=_describes(Schedule),
+    method=fields(name=TEXT),
+    permutations=COUNT,
+    seed=WHOLE,
+)
+
+_RESULT = fields(
+    semivalues=each(TEXT, least=1),
+    walks=WHOLE,
+    converged=maybe(FLAG),
+    engine=fields(dtype=one_of(("float32", "float64"))),
+)
+
+
+def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = None) -> Result | Table:
+    """Read back what `Result.save` or `Table.save` wrote.
+
+    Args:
+        path: the file.
+        model: the factory of a custom model, which files do not hold; its digest is checked when it is used.
+        preprocess: the transformer of the run, if it had one, fitted to the public features of the run; needed to value
+            on raw public rows. What preprocess="columns" and `dpvalue run` used is in the file.
+
+    Returns:
+        a `Result` if the file holds values, else a `Table`.
+
+    Raises:
+        DpvalueError: a file that is missing, damaged, of another format, or of another model.
+
+    Example:
+        >>> result.save("values.safetensors")  # `result` as in the example of `dpvalue.Result`
+        >>> len(load("values.safetensors"))
+        4
+    """
+    header, tensors = Table.archive.read(Path(path))
+    table = table_of_parts(header, tensors, repr(str(path)), model, preprocess)
+    if "result" not in header:
+        return table
+    stored = header["result"]
+    kinds = tuple(_named(name) for name in stored["semivalues"])
+    estimates = {
+        kind.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in FIELDS})
+        for number, kind in enumerate(kinds)
+    }
+    engine = Local(dtype=stored["engine"]["dtype"])  # device, threads and memory are for the machine at hand
+    return Result(table, kinds, estimates, stored["walks"], stored["converged"], None, engine)
+
+
+def table_of_parts(
+    header: dict[str, Any], tensors: Tensors, what: str, model: ModelFactory | None = None, preprocess: Any = None
+) -> Table:
+    """Return the table that a header and tensors hold, checked; `what` names them in errors."""
+    try:
+        method = check_saved(header, tensors)
+    except DpvalueError as error:  # a header that this library did not write
+        raise DpvalueError(f"{what} is not a whole dpvalue file: {error}") from None
+    named = header["model"] in KINDS
+    if named and model is not None:
+        raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
+    schedule = Schedule(**header["schedule"])
+    return Table(
+        **{name: header[name] for name in PLAIN} | {"names": tuple(header["names"])},
+        rows=tensors["rows"],
+        noise_std=tensors["noise_std"].numpy(),
+        guarantee=read(Guarantee, header["guarantee"]),
+        initial=tensors["initial"],
+        basis=tensors.get("basis"),
+        model=header["model"] if named else model,
+        encoding=encoding_from_json(header["encoding"], preprocess),
+        origin=Origin(schedule, header["permutations"], header["expected_auc"], tensors["sizes"].numpy()),
+        method=method,
+    )
+
+
+def _named(name: str) -> Semivalue:
+    """The semivalue of this name; a custom one keeps its values, but its weights are not in the file."""
+    try:
+        return semivalue(name)
+    except DpvalueError:
+        return Semivalue(name, _missing_weights)
+
+
+def _missing_weights(n: int) -> Floats:
+    raise DpvalueError("the weights of a custom semivalue are not in the file: pass the Semivalue again to revalue")

@@ -1,0 +1,322 @@
+"""What a budget can buy, before anything is spent: the numbers of a plan, from the budget alone or with a utility."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from math import sqrt
+from numbers import Integral
+from typing import Any, Unpack
+
+import numpy as np
+
+from dpvalue.arrays import Ints
+from dpvalue.data.parties import counts_of
+from dpvalue.data.utility import Utility, as_utility
+from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
+from dpvalue.engine.local import TABLES
+from dpvalue.errors import DpvalueError, require_count, require_number
+from dpvalue.methods.base import method_named
+from dpvalue.methods.choosing import choose, method_of
+from dpvalue.methods.steps import Steps
+from dpvalue.planning.expectation import CAN_WORK as CAN_AGREE
+from dpvalue.planning.expectation import Agreement
+from dpvalue.planning.rehearsal import Rehearsal
+from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.situation import Situation, expected_at, no_laplace
+from dpvalue.privacy.budget import Privacy
+from dpvalue.privacy.guarantees import Guarantee, guarantee
+from dpvalue.privacy.laws import law_named
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.runs.costs import Costs, stated_costs, timed_costs
+from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
+from dpvalue.runs.run import Prepared, open_setting
+
+_EPSILONS = 0.01, 1000.0
+
+
+@shows_settings(Given)
+def plan(
+    parties: Any,
+    utility: Any = None,
+    settings: Settings | None = None,
+    *,
+    records: int = 1,
+    parameters: int | None = None,
+    auc: float | None = None,
+    **given: Unpack[Given],
+) -> Plan:
+    """Return what a run would spend and could reach.
+
+    Formal guarantee: spends nothing. Of parties it reads their number and sizes, which are public, and no row.
+
+    The ceilings (`dpvalue.detection`) are for units that release on their own, without a trusted curator. They assume
+    that which units are corrupted is exchangeable given what is public, bound the mean over runs, and leave out delta.
+    With a utility, the plan keeps what it chose: `Plan.release` and `Plan.value` do not choose again. It is what
+    `dpvalue.value` would choose with these settings and this seed.
+
+    Args:
+        parties: their number, or the parties as in `dpvalue.value`.
+        utility: the public set; without it there is no expected AUC.
+        settings: as in `dpvalue.value`.
+        records: records per party, when `parties` is a number.
+        parameters: of the model, for the size of the table, when there is no utility.
+        auc: a wanted AUC; the plan then says which epsilon it needs.
+        **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
+
+    Returns:
+        the plan; `print` shows it as a page.
+
+    Raises:
+        DpvalueError: a setting that is out of range or does not fit the data.
+
+    Example:
+        >>> round(dpv.plan(800, privacy=Privacy(epsilon=2.0)).limits.gaussian_ceiling, 3)
+        0.782
+    """
+    asked, labels = read_given(settings, given)
+    privacy = asked.privacy
+    if privacy is None:
+        raise DpvalueError("privacy must be a Privacy, got None: without one there is nothing to plan")
+    if auc is not None:
+        require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
+    if parameters is not None:
+        require_count("parameters", parameters)
+    public = None if utility is None else as_utility(utility, *labels)
+    sizes, units = counts_of(parties, privacy, records, *labels, public)
+    if public is None:
+        return _without_data(asked, privacy, sizes, units, parameters, auc)
+    # Who hands over parties has opened their data: from then on nothing is measured.
+    return plan_sizes(public, asked, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
+
+
+def plan_sizes(
+    utility: Utility, settings: Settings, sizes: tuple[Ints, Ints], *, auc: float | None = None, timed: bool
+) -> Plan:
+    """Return the plan for parties of these public numbers of rows and of protected units.
+
+    Args:
+        utility: the public set.
+        settings: how the run is made.
+        sizes: the numbers of rows, and of units, of each party.
+        auc: a wanted AUC.
+        timed: measure how long the run takes, on public rows; only in a process that has opened no private data.
+    """
+    with settings.engine.threading():
+        return _with_data(utility, settings, *sizes, auc, timed)
+
+
+def _without_data(
+    settings: Settings,
+    privacy: Privacy,
+    sizes: Ints,
+    units: Ints,
+    parameters: int | None,
+    auc: float | None,
+) -> Plan:
+    """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
+    schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
+    method = Steps if settings.game == "auto" else method_named(settings.game)
+    method.require_budget(privacy, auc)
+    if method.one_release:
+        schedule = Schedule("replay", rounds=1, probes=1)
+    elif schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
+        schedule = replace(schedule, rounds=schedule.rounds or 1)
+    releases = schedule.releases(settings.permutations)
+    both = _mechanisms(settings, privacy, releases, n)
+    possible = [offered for offered in both.values() if offered is not None]
+    if not possible:
+        raise no_laplace(settings, privacy)
+    is_open = len(possible) > 1 or (
+        settings.free_projection and privacy.vector_law is not None and not method.one_release
+    )
+    spent = None if is_open else possible[0]
+    epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
+    noise = None
+    if spent is not None and spent.noise_multiplier is not None:
+        noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
+    width = None if is_open or method.one_release else parameters
+    if fixed is not None:
+        width = fixed.m
+    elif spent is not None and law_named(spent.law).scalar:
+        width = 1
+    table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
+    works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
+    wanted = None
+    if auc is not None:
+        wanted = Wanted(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
+    made = Plan(
+        privacy=privacy,
+        sizes=_typical(sizes, units),
+        schedule=schedule,
+        spent=spent,
+        table_noise=noise,
+        limits=_limits(privacy, epsilon, both),
+        projection=fixed,
+        expected=None,
+        wanted=wanted,
+        costs=Costs(table, None if table is None else TABLES * table),
+    )
+    return replace(made, advice=advice(made, works_at, None))
+
+
+def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None, timed: bool) -> Plan:
+    at, encoding = open_setting(utility, settings, sizes, units)
+    privacy = settings.privacy
+    assert privacy is not None
+    began = time.perf_counter() if timed else 0.0
+    method = method_of(at)
+    method.require_budget(privacy, auc)
+    rehearsal = None if method.one_release else at.rehearsal()
+    choice = choose(at, rehearsal)
+    expected = choice.method.expected(at, choice, rehearsal)
+    taken = timed_costs(at, choice, time.perf_counter() - began) if timed else stated_costs(at, choice)
+    spent = choice.spent
+    assert spent.epsilon is not None
+    assert spent.noise_multiplier is not None
+    both = _mechanisms(at.settings, privacy, choice.releases, at.n)
+    weights = choice.schedule.table_weights(at.settings.permutations)
+    made = Plan(
+        privacy=privacy,
+        sizes=_typical(at.sizes, at.units),
+        schedule=choice.schedule,
+        spent=spent,
+        table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
+        limits=_limits(privacy, spent.epsilon, both),
+        projection=choice.projection,
+        expected=expected,
+        wanted=None if auc is None or rehearsal is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        costs=taken,
+        prepared=Prepared(at, encoding, choice, utility),
+    )
+    works_at = other_unit = None
+    if made.cannot_work and rehearsal is not None:
+        works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
+        if privacy.unit == "party" and np.median(at.sizes) > 1:
+            record = replace(privacy, unit="record")
+            inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
+            other_unit = expected_at(inner, record, inner.rehearsal()).auc
+    return replace(made, advice=advice(made, works_at, other_unit))
+
+
+def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
+    """What to think of the budget: can work, cannot work or cannot tell; then sizes, and parties that are too small."""
+    budget = f"epsilon = {planned.epsilon:.4g} per {planned.privacy.unit}"
+    sizes = f"sizes alone are expected to have {expected.sizes:.2f}"
+    if planned.cannot_work and expected.is_no_more_than_sizes:
+        said = [f"{budget} cannot work: values would say no more than sizes, which are public ({sizes})."]
+    elif planned.cannot_work:
+        said = [f"{budget} cannot work: values would have little to do with what retraining would say."]
+    else:
+        within = f"{expected.spearman:.2f} ± {2 * expected.error:.2f}"
+        said = [
+            f"{budget} can work."
+            if expected.can_work
+            else f"Whether {budget} can work cannot be told: a rank correlation of {within} may be below {CAN_AGREE}."
+        ]
+        if not expected.is_more_than_sizes:
+            said.append(f"That values say more than sizes do was not shown: {sizes}.")
+    if planned.cannot_work and planned.privacy.unit == "party":
+        said.append("What may work: protecting records (unit='record'), as noise shrinks with a party's size.")
+    if expected.too_small:
+        said.append(_too_small(planned, expected, budget))
+    return " ".join(said)
+
+
+def _too_small(planned: Plan, expected: Agreement, budget: str) -> str:
+    small, largest = len(expected.too_small), max(expected.too_small)
+    everyone = small == planned.sizes.parties
+    who = f"All {small}" if everyone else f"{small} of {planned.sizes.parties}"
+    return (
+        f"{who} parties are too small to be judged at {budget} (up to {largest} {planned.counted}s): their values "
+        f"say little beyond their size{'' if everyone else '; the others are not affected'}."
+    )
+
+
+def _typical(sizes: Ints, units: Ints) -> Sizes:
+    return Sizes(len(units), int(np.median(units)), int(np.median(sizes)))
+
+
+def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> dict[str, Guarantee | None]:
+    """The guarantee of either mechanism at this budget, where it can be had."""
+    possible: dict[str, Guarantee | None] = {"gaussian": None, "laplace": None}
+    schedule = settings.resolved_schedule
+    one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
+    many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
+    for law in privacy.laws:
+        count = 1 if law_named(law).scalar else releases
+        if not law_named(law).scalar or (one_release and not many and settings.game != "refit"):
+            possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
+    return possible
+
+
+def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> Limits:
+    gaussian, laplace = both["gaussian"], both["laplace"]
+    mu = None if gaussian is None else gaussian.mu
+    one_each = laplace is not None and privacy.parties_per_person == 1
+    return Limits(
+        gaussian=gaussian,
+        laplace=laplace,
+        ceiling=ceiling(epsilon, privacy.neighbours),
+        gaussian_ceiling=None if mu is None else gaussian_ceiling(mu, privacy.neighbours),
+        laplace_ceiling=laplace_ceiling(epsilon, privacy.neighbours) if one_each else None,
+    )
+
+
+def _epsilon_for(at: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
+    """The smallest epsilon, to 2%, at which the best way to release is expected to have this AUC."""
+
+    def reaches(epsilon: float) -> bool:
+        budget = replace(privacy, epsilon=epsilon, accounting="composition")
+        return expected_at(at, budget, rehearsal).auc >= wanted
+
+    low, high = _EPSILONS
+    if not reaches(high):
+        return float("inf")
+    while high / low > 1.02:
+        middle = sqrt(low * high)
+        low, high = (low, middle) if reaches(middle) else (middle, high)
+    return high
+
+
+def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> str:
+    """Return whether the budget can work, in a sentence or two.
+
+    Args:
+        planned: all other numbers of the plan.
+        works_at: the epsilon at which AUC 0.75 is expected, infinite if out of reach.
+        other_unit: the AUC that is expected if records are protected instead.
+    """
+    privacy, expected = planned.privacy, planned.expected
+    if isinstance(expected, Agreement):
+        return _advice_on_agreement(planned, expected)
+    budget = f"epsilon = {planned.epsilon:.4g} per {privacy.unit}"
+    if not planned.cannot_work:
+        if expected is None and privacy.unit != "party":
+            return (
+                f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
+            )
+        if expected is not None and planned.too_few:
+            return (
+                f"Whether {budget} can work cannot be told: the public rows are too few, with an error of "
+                f"{expected.error:.2f} where {TOO_VAGUE} would do. Give more of them."
+            )
+        reach = planned.limits.ceiling if expected is None else expected.best
+        if reach < CAN_WORK:
+            return f"{budget} is weak: good for screening many parties, not for judging one."
+        if expected is None:
+            return f"{budget} is not ruled out; give a utility to see what it finds."
+        return f"{budget} can work."
+    text = f"{budget} cannot work: values would be close to random."
+    if works_at == float("inf"):
+        text += " No epsilon gives AUC 0.75 with this utility and model."
+    elif works_at is not None:
+        text += f" AUC 0.75 takes epsilon = {works_at:.2g}" + (" or more." if expected is None else ".")
+    if other_unit is not None:
+        text += f" With unit='record' the same epsilon is expected to give AUC {other_unit:.2f}."
+    elif privacy.unit == "party":
+        text += (
+            " What may work: value data sets (groups=) and protect their records (unit='record'), as noise shrinks "
+            "with their size."
+        )
+    return text

@@ -1,0 +1,303 @@
+"""One run: every setting decided from public things, then the releases, and the values made along the way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.checks import require_other_rows
+from dpvalue.data.encoding import Encoding
+from dpvalue.data.parties import Parties
+from dpvalue.data.utility import PublicSet, Utility
+from dpvalue.engine.evaluator import Evaluator, Walker
+from dpvalue.errors import DpvalueError
+from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
+from dpvalue.games.semivalues import Semivalue
+from dpvalue.methods.base import Choice
+from dpvalue.methods.choosing import choose
+from dpvalue.methods.sums import TableGame
+from dpvalue.models import build_model
+from dpvalue.party.contributions import Answering, Contributions, Witness, no_witness
+from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
+from dpvalue.party.party import Behind
+from dpvalue.planning.settings import Settings
+from dpvalue.planning.situation import Situation
+from dpvalue.privacy.checkpoint import Checkpoint
+from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.holders import ROWS, Holding
+from dpvalue.privacy.ledger import Ledger
+from dpvalue.privacy.noise import NoiseSource, noise_source
+from dpvalue.progress import Progress
+from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.projection import Projection
+from dpvalue.runs.charging import Charging, charging
+from dpvalue.runs.making import make_job, make_table
+from dpvalue.runs.rounds import Rounds
+from dpvalue.runs.table import Table
+from dpvalue.values.result import Result
+
+logger = logging.getLogger("dpvalue")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run with every setting decided, before anything is released; made by `prepare`.
+
+    `sizes` are the parties' public numbers of records; of persons, where these are protected. `witness` is shown every
+    release, as an observer of all messages sees them.
+    """
+
+    settings: Settings
+    choice: Choice
+    encoding: Encoding
+    walker: Walker
+    contributions: Contributions
+    public: PublicSet
+    names: tuple[str | int, ...]
+    sizes: Ints
+    holding: Holding
+    noise: NoiseSource
+    charging: Charging | None = None
+    witness: Witness = no_witness
+
+    def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
+        """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
+
+        Formal guarantee: reads the parties' data only through `InterleavedReleases` or `Answering.answer`.
+        """
+        settings, schedule = self.settings, self.choice.schedule
+        valued = settings.permutations - schedule.first_valued(settings.permutations)
+        shared = valued if schedule.correlated else None
+        estimators = {kind.name: Estimator(kind, self.contributions.n, shared) for kind in kinds}
+
+        def add(orders: Ints, marginals: Floats) -> None:
+            for estimator in estimators.values():
+                estimator.add(orders, marginals)
+
+        if schedule.in_rounds:
+            rounds, probes = schedule.shape(settings.permutations)
+            for count in {1, probes if rounds > 1 else 1}:
+                self.contributions.grid(count)  # raises for sums that would not be exact, before anything is charged
+            if self.charging is not None:
+                self.charging.keeper.require_room(rounds, self.charging.charge)
+            asking = Rounds(
+                walker=self.walker,
+                parties=self.contributions.n,
+                seed=settings.seed,
+                rounds=rounds,
+                probes=probes,
+                start=AtPoints(self.choice.points, self.choice.shares),
+                ask=self.ask,
+            )
+            rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
+            return self._table(rows), {name: estimator.estimate for name, estimator in estimators.items()}
+
+        def walk() -> tuple[Tensor, dict[str, Estimate]]:
+            rows = self.walks().run(progress, self.evaluate, add) if kinds else self.walks().run(progress)
+            return rows, {name: estimator.estimate for name, estimator in estimators.items()}
+
+        if self.charging is None:
+            rows, estimates = walk()
+        else:
+            weights = {name: estimator.weights for name, estimator in estimators.items()}
+            rows, estimates = self.charging.walks(self.choice.releases, self.public, walk, weights)
+        return self._table(rows), estimates
+
+    @cached_property
+    def evaluate(self) -> Evaluator:
+        """The utility of models; for methods that walk."""
+        return Evaluator(self.public, self.choice.walked, self.settings.engine)
+
+    @property
+    def answering(self) -> Answering:
+        """All parties in this process, ready to answer together."""
+        return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
+
+    def ask(self, number: int, after: Tensor, asked: Asked) -> Tensor:
+        """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
+        make = partial(self.answering.answer, number, asked)
+        release = make() if self.charging is None else self.charging.round(number, after, make)
+        self.witness(torch.arange(len(release), device=release.device), release)
+        return release
+
+    def walks(self) -> InterleavedReleases:
+        """Return the walks and releases of a paper schedule, to be run."""
+        schedule, permutations = self.choice.schedule, self.settings.permutations
+        like, n = self.walker.initial, self.contributions.n
+        return InterleavedReleases(
+            walker=self.walker,
+            contributions=self.contributions,
+            noise=self.noise,
+            seed=self.settings.seed,
+            schedule=schedule,
+            permutations=permutations,
+            witness=self.witness,
+            compiled=runs_compiled(self.contributions, schedule, permutations, n, like),
+        )
+
+    def kept_by(self, keeper: Ledger | Checkpoint) -> Run:
+        """Return the run with its releases kept on disk; charged to a ledger, which raises if it protects others."""
+        privacy = self.settings.privacy
+        assert privacy is not None
+        if isinstance(keeper, Ledger):
+            keeper.require_for(self.holding, privacy)
+        facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
+        charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
+        return replace(self, charging=charged)
+
+    def _value_round(
+        self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
+    ) -> None:
+        """Value the permutations of a round of `lagged` that lie after the burn-in, with the table it walks with."""
+        first = self.choice.schedule.first_valued(self.settings.permutations)
+        valued = orders[max(first - number * probes, 0) :]
+        if len(valued):
+            add(valued, TableGame(self.walker, self.evaluate, table).walk(valued))
+
+    @property
+    def spent(self) -> Guarantee:
+        """The guarantee; it says when an old answer was given again."""
+        returned = {} if self.charging is None else self.charging.keeper.returned
+        spent, day = self.choice.spent, min(returned.values(), default="")[:10]
+        return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
+
+    def _table(self, rows: Tensor) -> Table:
+        weights = self.choice.schedule.table_weights(self.settings.permutations)
+        noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)
+        choice = replace(self.choice, spent=self.spent)
+        return make_table(self.settings, choice, self.encoding, rows.cpu(), self.names, noise, self.sizes)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """All of a run that public things decide, before a private row is read; made by `prepare`."""
+
+    at: Situation
+    encoding: Encoding
+    choice: Choice
+    utility: Utility
+
+    @property
+    def sizes(self) -> tuple[Ints, Ints]:
+        """The public numbers of rows and of protected units of each party."""
+        return self.at.sizes, self.at.units
+
+    def job(self, names: Sequence[str | int] = (), target: str | None = None, recipe: str = "") -> Job:
+        """Return what parties are asked; arguments as in `make_job`."""
+        return make_job(self.at, self.encoding, self.choice, names, target, recipe)
+
+    def keeping(self, checkpoint: Path) -> Prepared:
+        """Return the same with releases that a folder keeps as they are made."""
+        return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
+
+    def run(self, parties: Parties) -> Run:
+        """Return the run for these parties; their rows go to the party's side, and to nothing else."""
+        require_other_rows(parties, self.utility)
+        settings, public = self.at.settings, self.at.public
+        if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
+            raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
+        of = "rows" if parties.holding.parties == ROWS else "named parties"
+        spent = self.choice.spent
+        charged = replace(spent.charged, parties=of, person=parties.person_column)
+        choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
+        privacy, engine = settings.privacy, settings.engine
+        is_secure = privacy is not None and settings.noise == "secure"
+        behind = Behind(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
+        contributions = behind.put(parties, engine)
+        run = Run(
+            settings=settings,
+            choice=choice,
+            encoding=self.encoding,
+            walker=Walker(choice.walked, choice.initial, choice.learning_rate, engine),
+            contributions=contributions,
+            public=public,
+            names=parties.names,
+            sizes=self.at.sizes,
+            holding=parties.holding,
+            # Without privacy nothing is drawn: such a run does not need the package behind "secure".
+            noise=noise_source(settings.noise if privacy else "fast", settings.seed),
+        )
+        keeper = settings.keeper
+        return run if keeper is None else run.kept_by(keeper)
+
+
+def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> Prepared:
+    """Decide every setting from public things: the utility, and of the parties their numbers of rows and units."""
+    at, encoding = open_setting(utility, settings, sizes, units)
+    return Prepared(at, encoding, choose(at), utility)
+
+
+def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
+    """Return the run for parties, from the start: of them only their names and sizes are used to decide on settings."""
+    prepared = prepare(utility, settings, *parties.counts(settings.privacy))
+    announce(prepared)
+    return prepared.run(parties)
+
+
+def announce(prepared: Prepared) -> None:
+    """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
+    choice, at = prepared.choice, prepared.at
+    warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+    at.settings.engine.require_room(at.n, choice.model.size)
+    if not at.public.metric.by_name:
+        Evaluator(at.public, at.model, at.settings.engine)(at.initial[None])  # one that fails has cost nothing
+    logger.info(
+        "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
+        choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,
+    )  # fmt: skip
+
+
+def release_prepared(prepared: Prepared, parties: Parties, progress: Progress) -> Table:
+    """Make the releases of a prepared run."""
+    announce(prepared)
+    with prepared.at.settings.engine.threading():
+        return prepared.run(parties).release(progress)[0]
+
+
+def value_prepared(prepared: Prepared, parties: Parties, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
+    """Make the releases of a prepared run, and value them."""
+    announce(prepared)
+    with prepared.at.settings.engine.threading():
+        return value_run(prepared.run(parties), prepared.utility, kinds, progress)
+
+
+def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
+    """Make the releases of a run and value them, as its schedule does: along the way, or after."""
+    schedule, permutations, engine = run.choice.schedule, run.settings.permutations, run.settings.engine
+    if schedule.kind == "replay":
+        table, _ = run.release(progress)
+        return table.value(
+            utility,
+            semivalues=kinds,
+            permutations=permutations,
+            tolerance=schedule.tolerance,
+            engine=engine,
+            progress=progress,
+        )
+    table, estimates = run.release(progress, kinds)
+    warn_if_not_finite(estimates)
+    valued = permutations - schedule.first_valued(permutations)
+    return Result(table, kinds, estimates, valued, None, utility, engine)
+
+
+def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Situation, Encoding]:
+    """Return everything that choices are made from, and the encoding of the public set."""
+    dtype, device = settings.engine.torch_dtype, settings.engine.torch_device
+    encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
+    public = utility.encode(encoding, dtype, device)
+    model = build_model(settings.model, encoding.task, public.x[0], encoding.outputs, dtype, device)
+    if settings.resolved_schedule.fresh_start:
+        if model.zero_start:
+            raise DpvalueError(f"fresh_start needs a model that starts at random; {model.kind!r} starts at zero")
+        if isinstance(settings.projection, Projection):
+            raise DpvalueError("fresh_start needs projection=None: a basis belongs to one initial model")
+    return Situation(model, model.initial(settings.seed), public, sizes, units, settings), encoding

@@ -1,0 +1,267 @@
+"""The private table: what is kept of all releases, and all that valuing needs besides a utility."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.encoding import Encoding, encoding_to_json
+from dpvalue.data.utility import Utility, as_utility
+from dpvalue.engine.base import Engine
+from dpvalue.engine.evaluator import Walker
+from dpvalue.engine.local import Local
+from dpvalue.errors import DpvalueError, require_count, require_positive
+from dpvalue.games.estimates import warn_if_not_finite
+from dpvalue.games.semivalues import Semivalue, semivalues
+from dpvalue.games.solving import ReleaseGame, estimate_values
+from dpvalue.methods.base import Method
+from dpvalue.models import Model, ModelFactory, build_model, projected
+from dpvalue.privacy.guarantees import Guarantee
+from dpvalue.progress import Progress, reporting
+from dpvalue.protocol.archive import Archive, Parts
+from dpvalue.protocol.projection import Projection
+from dpvalue.protocol.schedule import Schedule
+from dpvalue.streams import require_seed
+from dpvalue.values.result import Result
+
+PLAIN = ("names", "learning_rate", "digest", "seed")
+"""What a file holds of a table as it is."""
+
+METHOD = "method."
+"""Begins the names of tensors that are a method's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """How a table came about, and from how much.
+
+    Attributes:
+        schedule: how the releases were made.
+        permutations: as asked for.
+        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
+        sizes: the public number of records of each party (n,); of persons, where these are protected.
+    """
+
+    schedule: Schedule
+    permutations: int
+    expected_auc: float | None
+    sizes: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Per party, the combination of all it released; made by `dpvalue.release`.
+
+    Formal guarantee: everything in it is a function of the releases and of public things, so it may be shown to whoever
+    may see the releases, and used any number of times (`guarantee` says what the releases spent).
+
+    Attributes:
+        rows: the combined releases (n, d).
+        names: the parties, in the order of the rows.
+        noise_std: the noise standard deviation per coordinate of each row (n,); zeros without privacy.
+        guarantee: what the releases spent.
+        initial: theta_0, the model that every walk starts from (d,).
+        basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
+        learning_rate: alpha, how far a row moves the model.
+        model: the name of the model or its factory; None for a custom model loaded without it.
+        digest: of the model.
+        encoding: how features and labels become numbers.
+        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
+        origin: how it came about.
+        method: how parties were asked, and are valued.
+
+    Example:
+        >>> privacy = dpv.Privacy(8.0, unit="record")
+        >>> table = dpv.release(train, test, groups=sites, privacy=privacy, progress=False)  # as in `dpvalue.Result`
+        >>> table.n, table.method.game_name
+        (4, 'refit game')
+    """
+
+    archive: ClassVar[Archive] = Archive("table", 9)
+
+    rows: Tensor
+    names: tuple[str | int, ...]
+    noise_std: Floats
+    guarantee: Guarantee
+    initial: Tensor
+    basis: Tensor | None
+    learning_rate: float
+    model: str | ModelFactory | None
+    digest: str
+    encoding: Encoding
+    seed: int
+    origin: Origin
+    method: Method
+
+    @property
+    def n(self) -> int:
+        """The number of parties."""
+        return len(self.names)
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the releases were made."""
+        return self.origin.schedule
+
+    @property
+    def projection(self) -> Projection | None:
+        """The directions of the releases; None: all."""
+        return self.method.projection
+
+    @property
+    def expected_auc(self) -> float | None:
+        """How well corrupted parties were expected to be found, if that was rehearsed."""
+        return self.origin.expected_auc
+
+    @property
+    def sizes(self) -> Ints:
+        """The public number of records of each party; of persons for unit "person", as that of records is private."""
+        return self.origin.sizes
+
+    @property
+    def counted(self) -> str:
+        """What `sizes` count: "record" or "person"."""
+        return "person" if self.guarantee.unit == "person" else "record"
+
+    def value(
+        self,
+        utility: Any,
+        *,
+        semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
+        permutations: int = 1000,
+        tolerance: float = 0.1,
+        target: str | None = None,
+        engine: Engine | None = None,
+        seed: int | None = None,
+        progress: bool | Progress = True,
+    ) -> Result:
+        """Return data values from the table alone: free, as often as you like.
+
+        Formal guarantee: post-processing of the releases; spends nothing.
+
+        Args:
+            utility: (X_test, y_test), a `Utility`, or a DataFrame with `target`; public.
+            semivalues: which to estimate; one walk serves all.
+            permutations: the most permutations to walk.
+            tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
+            target: the label column when utility is a DataFrame.
+            engine: where to compute.
+            seed: of the permutations; None takes the table's.
+            progress: show a bar on a terminal; or a callable (stage, done, total).
+
+        Returns:
+            the values, with errors and guarantee.
+
+        Raises:
+            DpvalueError: a utility that does not fit the model, or a setting out of range.
+
+        Example:
+            >>> table.value(test, semivalues=("shapley", "loo"), progress=False).keys()  # names as in `dpvalue.Result`
+            ('east', 'north', 'south', 'west')
+        """
+        kinds = _semivalues(semivalues)
+        require_count("permutations", permutations)
+        require_positive("tolerance", tolerance)
+        seed = self.seed if seed is None else seed
+        require_seed(seed)
+        engine = engine or Local()
+        public_utility = as_utility(utility, target)
+        with engine.threading(), reporting(progress) as tell:
+            game = self.game(public_utility, engine)
+            valued = estimate_values(game, kinds, permutations, tolerance, seed, tell)
+        warn_if_not_finite(valued.estimates)
+        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine, game)
+
+    def game(self, utility: Utility, engine: Engine) -> ReleaseGame:
+        """Return the game of this table under a public utility, as its method plays it."""
+        public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
+        return self.method.game(self, public, engine)
+
+    def walker(self, engine: Engine) -> Walker:
+        """Return the public side of a walk from this table's initial model."""
+        if self.schedule.fresh_start:
+            raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
+        model = self.whole_model(engine)
+        initial = self.initial.to(engine.torch_device, engine.torch_dtype)
+        if self.basis is not None:
+            model = projected(model, initial, self.basis.to(initial))
+            initial = model.initial(0)
+        return Walker(model, initial, self.learning_rate, engine)
+
+    def whole_model(self, engine: Engine) -> Model:
+        """Return the model that was trained, with all its parameters.
+
+        Args:
+            engine: where to compute.
+
+        Returns:
+            the model.
+
+        Raises:
+            DpvalueError: a model that is not the one of the run, or a custom model that was not passed again.
+
+        Example:
+            >>> table.whole_model(dpv.Local()).size == len(table.initial)  # `table` is that of `dpvalue.Result`
+            True
+        """
+        if self.model is None:
+            raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
+        like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
+        model = build_model(
+            self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
+        )
+        model = self.method.completed(model, like)
+        if self.method.digest(model, like) != self.digest:
+            raise DpvalueError("model is not the one that the table was made with: its digest differs")
+        if model.size != len(self.initial):
+            raise DpvalueError(
+                f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"
+            )
+        return model
+
+    def save(self, path: str | Path) -> None:
+        """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows.
+
+        Args:
+            path: the file; one that is there is replaced.
+
+        Raises:
+            DpvalueError: a path that cannot be written.
+
+        Example:
+            >>> table.save("table.safetensors")  # `table` is that of the `result` of `dpvalue.Result`
+            >>> dpv.load("table.safetensors").names
+            ('east', 'north', 'south', 'west')
+        """
+        self.archive.write(Path(path), *self.parts())
+
+    def parts(self) -> Parts:
+        """Return the header and the tensors of its file."""
+        origin = asdict(self.origin)
+        sizes = torch.from_numpy(origin.pop("sizes"))
+        header = {name: getattr(self, name) for name in PLAIN} | origin
+        header |= {
+            "guarantee": asdict(self.guarantee),
+            "model": self.model if isinstance(self.model, str) else "custom",
+            "encoding": encoding_to_json(self.encoding),
+            "method": {"name": self.method.name, **self.method.header()},
+        }
+        noise_std = torch.from_numpy(self.noise_std)
+        tensors = {"rows": self.rows, "initial": self.initial, "noise_std": noise_std, "sizes": sizes}
+        if self.basis is not None:
+            tensors["basis"] = self.basis
+        return header, tensors | {f"{METHOD}{name}": part for name, part in self.method.tensors().items()}
+
+    def __repr__(self) -> str:
+        noise = f"noise std {float(np.median(self.noise_std)):.4g}, " if self.guarantee.private else ""
+        size = f"{self.n} parties x {self.rows.shape[1]}"
+        return f"Table({size}, {self.schedule.kind}, {self.method.game_name}, {noise}{self.guarantee.terms})"
+
+
+_semivalues = semivalues  # the argument of Table.value shadows the function

@@ -1,1 +1,0 @@
-"""The server's side: plan, ask, combine, value. It sees releases and public things, and no private row."""

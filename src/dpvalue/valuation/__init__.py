@@ -1,1 +1,0 @@
-"""From releases to values: runs, tables, semivalues, results, and what they are used for."""

@@ -1,0 +1,281 @@
+"""What a valuation found: values per semivalue, their errors, and what was spent to find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from numbers import Integral
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+import torch
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.utility import Utility, as_utility
+from dpvalue.display import by_value, counted, extremes, html_table
+from dpvalue.engine.base import Engine
+from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.games.estimates import FIELDS, Estimate
+from dpvalue.games.semivalues import Semivalue
+from dpvalue.games.solving import ReleaseGame
+from dpvalue.privacy.guarantees import Guarantee
+from dpvalue.values.comparison import find, place
+from dpvalue.values.frames import result_frame
+from dpvalue.values.intervals import Renoising
+from dpvalue.values.noisy import NoisyValues
+from dpvalue.values.plots import ResultPlots
+
+if TYPE_CHECKING:
+    import pandas
+
+    from dpvalue.runs.table import Table
+
+
+@dataclass(frozen=True, eq=False)
+class Result(NoisyValues):
+    """Data values of the parties; made by `dpvalue.value`, `Table.value` or `revalue`.
+
+    Formal guarantee: everything in it is post-processing of the releases; `guarantee` says what they spent.
+
+    It is a mapping of parties: `result["north"]` is the party's value by each semivalue, and `len`, `in`, iteration,
+    `keys()` and `items()` go by the parties' names. A whole number may be given as text. `values` are the same numbers
+    as arrays, by semivalue. A pickle holds the public rows as well; what `save` writes does not.
+
+    Attributes:
+        table: the private table.
+        semivalues: which were estimated, in order.
+        estimates: per semivalue the values, Monte Carlo errors and counts.
+        walks: how many permutations were valued; 0 when no sampling was needed.
+        converged: whether a replay met its tolerance; None for the other schedules.
+        utility: the public utility of the run; None after loading, as files hold no rows.
+        engine: where the run was computed.
+        played: the game that was valued, for intervals to play again; None to make it from the table.
+
+    Example:
+        >>> x, x_test = np.linspace(-2, 2, 240)[:, None], np.linspace(-2, 2, 50)[:, None]
+        >>> sites = np.array(["north", "east", "south", "west"])[np.arange(240) % 4]
+        >>> y = (x[:, 0] > 0) != (sites == "west")  # the labels of west are wrong
+        >>> train, test = (x, y.astype(int)), (x_test, (x_test[:, 0] > 0).astype(int))
+        >>> privacy = dpv.Privacy(8.0, unit="record")
+        >>> result = dpv.value(train, test, groups=sites, privacy=privacy, noise="fast", progress=False)
+        >>> len(result), list(result), "west" in result
+        (4, ['east', 'north', 'south', 'west'], True)
+        >>> min(result, key=lambda party: result[party]["shapley"])
+        'west'
+    """
+
+    table: Table
+    semivalues: tuple[Semivalue, ...]
+    estimates: dict[str, Estimate]
+    walks: int
+    converged: bool | None
+    utility: Utility | None = field(repr=False)
+    engine: Engine = field(repr=False)
+    played: ReleaseGame | None = field(default=None, repr=False)
+
+    def __len__(self) -> int:
+        """The number of parties."""
+        return self.table.n
+
+    def __iter__(self) -> Iterator[str | int]:
+        """The names of the parties, in the order of the arrays in `values`."""
+        return iter(self.table.names)
+
+    def __contains__(self, party: object) -> bool:
+        return isinstance(party, str | Integral) and find(self.table.names, party) is not None
+
+    def __getitem__(self, party: str | int) -> dict[str, float]:
+        at = place(self.table.names, party)
+        return {name: float(values[at]) for name, values in self.values.items()}
+
+    def keys(self) -> tuple[str | int, ...]:
+        """Return the names of the parties.
+
+        Returns:
+            the names, in the order of the arrays in `values`.
+
+        Example:
+            >>> result.keys()  # `result` as in the example of `dpvalue.Result`
+            ('east', 'north', 'south', 'west')
+        """
+        return self.table.names
+
+    def items(self) -> list[tuple[str | int, dict[str, float]]]:
+        """Return each party's name and what `result[name]` returns.
+
+        Returns:
+            a pair for each party.
+
+        Example:
+            >>> [name for name, value in result.items() if value["shapley"] < 0]  # `result` as in `dpvalue.Result`
+            ['west']
+        """
+        return [(name, self[name]) for name in self]
+
+    @property
+    def values(self) -> dict[str, Floats]:
+        """The values of the parties, by semivalue."""
+        return {name: estimate.values for name, estimate in self.estimates.items()}
+
+    @property
+    def std_errors(self) -> dict[str, Floats]:
+        """The Monte Carlo errors of the permutations alone, by semivalue; the part of the DP noise is `noise_std()`."""
+        return {name: estimate.std_errors for name, estimate in self.estimates.items()}
+
+    @property
+    def counts(self) -> dict[str, Ints]:
+        """How many marginals of non-zero weight each value is made of, by semivalue."""
+        return {name: estimate.counts for name, estimate in self.estimates.items()}
+
+    @property
+    def sample_variances(self) -> dict[str, Floats]:
+        """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
+        return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
+
+    def name_of(self, semivalue: str | None) -> str:
+        """Return the name of a semivalue of this result; None is its first. Raises for one that it does not have."""
+        name = semivalue or self.semivalues[0].name
+        require_choice("semivalue", name, self.estimates)
+        return name
+
+    @property
+    def plot(self) -> ResultPlots:
+        """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
+        return ResultPlots(self)
+
+    @property
+    def guarantee(self) -> Guarantee:
+        """What was spent, in numbers; str() of it in words."""
+        return self.table.guarantee
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again from the table and the utility: games hold functions that cannot be pickled."""
+        return {name: vars(self)[name] for name in self.__dataclass_fields__} | {"played": None}
+
+    def game(self, utility: Any = None, target: str | None = None) -> ReleaseGame:
+        """Return the game that is valued: that of the table, under the utility of the run or another."""
+        return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
+
+    @cached_property
+    def _own_game(self) -> ReleaseGame:
+        if self.played is not None:
+            return self.played
+        if self.utility is None:
+            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
+        return self.table.game(self.utility, self.engine)
+
+    def frame(
+        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[Renoising]
+    ) -> pandas.DataFrame:
+        """Return a DataFrame: party, its size, each semivalue with its errors, and the rank by the first (1 is best).
+
+        `size` is the public number of records (of persons, where these are protected), `<semivalue>_per_record` (or
+        `_per_person`) the value over it, which is left out where no party has more than one. `<semivalue>_mc_error` is
+        the Monte Carlo error of the permutations. With `noise`, `<semivalue>_noise` is the usually far larger standard
+        deviation due to the DP noise, `_low` and `_high` are the edges of the interval at `level`, and `rank_low` and
+        `rank_high` those of the rank. With `pay`, `payout` is the party's share of that total by the first semivalue,
+        with `noise` also `payout_low` and `payout_high`.
+
+        Args:
+            noise: add the columns of the DP noise, of intervals and of ranks; this takes a while.
+            pay: a total; the frame then says what each party gets of it.
+            level: of the intervals, above 0 and below 1.
+            **again: as in `renoised`: draws, utility, target, progress.
+
+        Returns:
+            one row for each party, in the order of `values`.
+
+        Raises:
+            DpvalueError: a total that is not positive, or that no value can share.
+
+        Example:
+            >>> list(result.frame().columns)  # `result` as in the example of `dpvalue.Result`
+            ['party', 'size', 'shapley', 'shapley_mc_error', 'shapley_per_record', 'rank']
+        """
+        return result_frame(self, self.renoised(**again) if noise else None, level, pay)
+
+    def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
+        """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first.
+
+        Args:
+            k: how many parties.
+            semivalue: by which semivalue; None is the first.
+            lowest: take the lowest values instead of the highest.
+
+        Returns:
+            k rows of `frame()`.
+
+        Raises:
+            DpvalueError: a count below 1, or an unknown semivalue.
+
+        Example:
+            >>> result.top(1, lowest=True)["party"].tolist()  # `result` as in the example of `dpvalue.Result`
+            ['west']
+        """
+        require_count("k", k)
+        name = self.name_of(semivalue)
+        return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
+
+    def revalue(self, utility: Any, **settings: Any) -> Result:
+        """Return other values from the same table, free: no private data is read.
+
+        Args:
+            utility: the public set to value by; another than before, if wanted.
+            **settings: as in `Table.value`: semivalues, permutations, tolerance, target, engine, seed, progress.
+
+        Returns:
+            another result, of the same table.
+
+        Raises:
+            DpvalueError: a utility that does not fit the model.
+
+        Example:
+            >>> again = result.revalue(test, semivalues="banzhaf", progress=False)  # names as in `dpvalue.Result`
+            >>> min(again, key=lambda party: again[party]["banzhaf"])
+            'west'
+        """
+        return self.table.value(utility, **settings)
+
+    def save(self, path: str | Path) -> None:
+        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set.
+
+        Args:
+            path: the file; one that is there is replaced.
+
+        Raises:
+            DpvalueError: a path that cannot be written.
+
+        Example:
+            >>> result.save("values.safetensors")  # `result` as in the example of `dpvalue.Result`
+            >>> bool((dpv.load("values.safetensors").values["shapley"] == result.values["shapley"]).all())
+            True
+        """
+        header, tensors = self.table.parts()
+        header["result"] = {
+            "semivalues": [kind.name for kind in self.semivalues],
+            "walks": self.walks,
+            "converged": self.converged,
+            "engine": {"dtype": str(self.engine.torch_dtype).removeprefix("torch.")},
+        }
+        for number, kind in enumerate(self.semivalues):
+            for name in FIELDS:
+                tensors[f"{name}.{number}"] = torch.from_numpy(getattr(self.estimates[kind.name], name))
+        self.table.archive.write(Path(path), header, tensors)
+
+    def __repr__(self) -> str:
+        kinds = "; ".join(f"{name}: {extremes(self.table.names, values)}" for name, values in self.values.items())
+        return f"Result({len(self)} parties, {kinds}, {self._how})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [self.table.names[place], *(float(values[place]) for values in self.values.values())]
+            for place in by_value(self.values[self.semivalues[0].name])
+        ]
+        return html_table(f"{len(self)} parties, {self._how}", ["party", *self.values], rows)
+
+    @property
+    def _how(self) -> str:
+        """How the values were made, in a few words."""
+        walked = counted(self.walks, "permutation") if self.walks else "exact"
+        return f"{self.table.method.game_name}, {walked}, {self.guarantee.terms}"

@@ -1,5 +1,0 @@
-"""How fast the engine is beside the literal Algorithm 1: ratios measured side by side in one run."""
-
-from dpvalue_experiments.bench.cases import CPU_CASES, GPU_CASES, run_cases
-
-__all__ = ["CPU_CASES", "GPU_CASES", "run_cases"]
