@@ -124,7 +124,7 @@ def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """However few coalitions fit at once."""
     whole = [value_game(shoes, 5, "banzhaf", permutations) for permutations in (None, 45)]
     left_out = FunctionGame(shoes, 5).leave_one_out()
-    monkeypatch.setattr("dpvalue.games._MOST_CELLS", 11)
+    monkeypatch.setattr("dpvalue.games.solving._MOST_CELLS", 11)
     pieces = [value_game(shoes, 5, "banzhaf", permutations) for permutations in (None, 45)]
     for expected, found in zip(whole, pieces, strict=True):
         np.testing.assert_array_equal(found.values, expected.values)
