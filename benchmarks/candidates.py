@@ -22,7 +22,7 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
-from dpvalue.models.training import train
+from dpvalue.models.build import train
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.folds import Sketch
 from dpvalue.planning.rehearsal import Rehearsal

@@ -21,8 +21,7 @@ import numpy as np
 import dpvalue as dpv
 from dpvalue.experiments.bench.machine import facts
 from dpvalue.games.semivalues import semivalue
-from dpvalue.methods.few import FewGame
-from dpvalue.methods.line import LineGame
+from dpvalue.methods.few import FewGame, LineGame
 from dpvalue.methods.sums import TableGame
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000)

@@ -286,7 +286,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         from dpvalue.progress import reporting
         from dpvalue.runs.config import make_config
         from dpvalue.runs.execute import execute
-        from dpvalue.runs.sources import open_job
+        from dpvalue.runs.sources import open_run
 
         for name, (features, labels) in (("train", private), ("test", public)):
             frame = pd.DataFrame(features).add_prefix("x").assign(label=labels)
@@ -297,7 +297,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
             "train": [str(folder / "train.csv")], "test": str(folder / "test.csv"), "target": "label", "epsilon": 2.0,
             "schedule": case.schedule, "permutations": case.permutations, "unit": unit,
         }  # fmt: skip
-        job = open_job(make_config(given | ({"group": "site"} if case.groups else {})))
+        job = open_run(make_config(given | ({"group": "site"} if case.groups else {})))
         began = time.perf_counter()
         planned = job.plan()
         with reporting(False) as tell:

@@ -11,7 +11,7 @@ import torch
 import dpvalue as dpv
 from dpvalue.detection import expected_auc
 from dpvalue.models import build_model
-from dpvalue.models.training import Training, train
+from dpvalue.models.build import Training, train
 from dpvalue.planning import rehearsal as rehearsal_module
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.folds import Sketch

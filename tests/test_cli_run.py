@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app, common
-from dpvalue.data.metrics import METRICS
+from dpvalue.data.utility import METRICS
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 FILES = ["report.html", "run.json", "run.toml", "table.safetensors", "values.csv"]

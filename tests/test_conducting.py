@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 import dpvalue as dpv
-from dpvalue.coordinator import conducting
-from dpvalue.coordinator.conducting import ABSENT, Patience, conduct
+from dpvalue.coordinator import study
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.flower.together import Together
+from dpvalue.coordinator.study import ABSENT, Patience, conduct
 from dpvalue.party.agent import FORBIDDEN, Agent, Refused
-from dpvalue.party.files import OwnFile
+from dpvalue.party.party import OwnFile
 from dpvalue.party.policy import Policy, Protection
 from dpvalue.protocol.transport import FAILED, Answered, Asked
 
-from .federation import Files, local_parties, simulated, write_files
+from .federation import Files, LocalNodes, local_parties, simulated, write_files
 
 TWO_ROUNDS = {"projection": None, "schedule": dpv.Schedule("replay", rounds=2, probes=3), "game": "steps"}
 SOON = Patience(parties=4, gather=0.0, deadline=60.0)
@@ -48,7 +47,7 @@ def answering(files: Files, name: str, calls: list[tuple[str, bytes]]) -> Callab
 def test_all_rounds_give_the_table_of_a_local_run(files: Files, tmp_path: Path, given: Any) -> None:
     prepared, job = simulated(files, **given)
     calls: list[tuple[str, bytes]] = []
-    nodes = Together({7 + number: answering(files, name, calls) for number, name in enumerate(files.sizes)})
+    nodes = LocalNodes({7 + number: answering(files, name, calls) for number, name in enumerate(files.sizes)})
     coordinator = Coordinator(tmp_path / "study", job.to_bytes())
     assert conduct(coordinator, nodes, SOON) == 4 * job.rounds == len(calls)
     local = prepared.run(local_parties(files)).release(lambda *progress: None)[0]
@@ -80,7 +79,7 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
 
     lost |= {2: gone_later, 4: refusing, 5: failing, 6: garbage}
     coordinator = Coordinator(tmp_path / "study", job.to_bytes())
-    conduct(coordinator, Together(lost), SOON)
+    conduct(coordinator, LocalNodes(lost), SOON)
     assert coordinator.taking_part == ["east", "north", "south", "west"]
     counts = {name: len(answers.releases) for name, answers in coordinator.answers().items()}
     assert counts == {"east": 2, "north": 2, "south": 1, "west": 2}
@@ -96,7 +95,7 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
     assert sorted(len(answers.releases) for answers in away.answers().values()) == [1, 1, 2, 2]
 
 
-class _LeavingAfterOne(Together):
+class _LeavingAfterOne(LocalNodes):
     """Nodes of which the last two are not there any more after the first round."""
 
     asked = 0
@@ -113,10 +112,10 @@ class _Killed(BaseException):
 def test_killed_at_any_write_a_study_goes_on(files: Files, tmp_path: Path, monkeypatch: Any) -> None:
     """Nobody is asked for a round by two different requests, and each party's noise is drawn once a round."""
     _, job = simulated(files, **TWO_ROUNDS)
-    real, expected, killed = conducting.write_whole, None, 0  # type: ignore[attr-defined]
+    real, expected, killed = study.write_whole, None, 0  # type: ignore[attr-defined]
     for stop in range(60):
         calls: list[tuple[str, bytes]] = []
-        nodes = Together({number: answering(files, name, calls) for number, name in enumerate(files.sizes)})
+        nodes = LocalNodes({number: answering(files, name, calls) for number, name in enumerate(files.sizes)})
         left, finished = stop, False
 
         def dying(path: Path, content: bytes) -> None:
@@ -126,7 +125,7 @@ def test_killed_at_any_write_a_study_goes_on(files: Files, tmp_path: Path, monke
                 raise _Killed
             real(path, content)
 
-        for place in ("dpvalue.coordinator.conducting.write_whole", "dpvalue.coordinator.state.write_whole"):
+        for place in ("dpvalue.coordinator.study.write_whole", "dpvalue.coordinator.state.write_whole"):
             monkeypatch.setattr(place, dying)
         while not finished:
             try:

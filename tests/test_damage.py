@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.data.schema import Schema
-from dpvalue.printable import one_line, visible
+from dpvalue.display import one_line, visible
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.progress import silent
 from dpvalue.report import report_page
-from dpvalue.report.record import Charged, Record
+from dpvalue.report.record import LedgerState, Record
 from dpvalue.runs import execute
 from dpvalue.runs.config import make_config, read_config
 from dpvalue.runs.execute import released_record, valued_record
@@ -67,7 +67,7 @@ def sound(result: dpv.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     record = released_record(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)))
     assert record.plan is not None
     planned = replace(record.plan, expected_auc=0.7, efficiency=0.5)
-    record = replace(record, plan=planned, ledger=Charged(1.0, 2.0, "per party", "1:ab"))
+    record = replace(record, plan=planned, ledger=LedgerState(1.0, 2.0, "per party", "1:ab"))
     record = valued_record(record, result, Known("wrong", np.arange(6) < 2), table_curves(result, silent))
     keep_table(folder / "results", record, result.table)
     keep_values(folder / "results", record, values_frame(result, silent))

@@ -17,18 +17,17 @@ from dpvalue.cli import app
 from dpvalue.cli.flower import _link
 from dpvalue.coordinator.roster import read_roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.party.agent import REFUSALS, Refused
+from dpvalue.flower.records import Memory, Taken
+from dpvalue.party.agent import Refused
 from dpvalue.party.policy import read_policy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.checkpoint import Checkpoint
-from dpvalue.protocol.archive import Archive
+from dpvalue.protocol.archive import Archive, Key, open_seal
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key, open_seal
 from dpvalue.protocol.transport import Asked
 
-from .federation import Files, write_files
+from .federation import REFUSALS, Files, write_files
 from .mutations import damaged
 from .test_damage import paths, put
 

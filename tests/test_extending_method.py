@@ -19,9 +19,9 @@ from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue.arrays import Bools, Floats
-from dpvalue.coordinator.combining import combine
+from dpvalue.coordinator.releases import combine
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.methods.base import METHODS, Choice, Method, register_method
 from dpvalue.planning.rehearsal import Rehearsal

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.cli.party import free_port
-from dpvalue.protocol.sealing import Key
+from dpvalue.protocol.archive import Key
 
 from .federation import Files, simulated, write_files
 

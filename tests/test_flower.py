@@ -31,14 +31,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.app import GridNodes, coordinator, refusing, simulated
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_authority, write_link, write_node_key
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.records import KIND, answered_of, record_of
+from dpvalue.flower.records import KIND, Memory, Taken, answered_of, record_of
 from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
 from dpvalue.flower.supervise import Kept
-from dpvalue.flower.together import Together
 from dpvalue.protocol.transport import FAILED, MALFORMED, Answered, Asked, Respond, answer, gathered
 
+from .federation import LocalNodes
 from .flower_node import Supernode, wait_for
 from .flower_toys import ROW, party
 
@@ -169,14 +168,14 @@ def test_parties_in_one_process(tmp_path: Path) -> None:
         time.sleep(0.3)
         return Answered(b"late", "")
 
-    together = Together({1: party("a", tmp_path), 2: party("b", tmp_path)})
+    together = LocalNodes({1: party("a", tmp_path), 2: party("b", tmp_path)})
     assert together.nodes() == [1, 2]
     assert dict(together.exchange({1: HELLO, 2: Asked(b"raise", b""), 3: HELLO}, 10.0)) == {
         1: Answered(b"olleha", ""),
         2: REFUSED,
         3: None,
     }
-    assert dict(Together({1: late, 2: late}).exchange({1: HELLO, 2: HELLO}, 0.1)) == {1: None, 2: None}
+    assert dict(LocalNodes({1: late, 2: late}).exchange({1: HELLO, 2: HELLO}, 0.1)) == {1: None, 2: None}
 
 
 def test_nodes_are_waited_for() -> None:
@@ -187,10 +186,10 @@ def test_nodes_are_waited_for() -> None:
             self.seen += 1
             return list(range(self.seen))
 
-        exchange = Together.exchange
+        exchange = LocalNodes.exchange
 
     assert gathered(Coming(), 3, 60.0) == [0, 1, 2]
-    assert gathered(Together({}), 3, 0.0) == []
+    assert gathered(LocalNodes({}), 3, 0.0) == []
 
 
 def test_clients_of_flowers_own_simulation(tmp_path: Path) -> None:
@@ -577,7 +576,7 @@ while True:
         children = Path(f"/proc/{keeper.pid}/task")
         wait_for(lambda: any(_children(thread) for thread in children.iterdir()))
         (child,) = [int(pid) for thread in children.iterdir() for pid in _children(thread)]
-        wait_for(lambda: b"tied.py" not in Path(f"/proc/{child}/cmdline").read_bytes())
+        wait_for(lambda: b"supervise.py" not in Path(f"/proc/{child}/cmdline").read_bytes())
     finally:
         keeper.kill()
         keeper.wait(10)
@@ -594,6 +593,6 @@ def _runs(pid: int) -> bool:
 
 
 def test_of_flwr_only_what_speaks_it_needs_it() -> None:
-    modules = ("pipe", "together", "keys", "deploy", "supervise")
-    code = "import sys; sys.modules['flwr'] = None; import " + ", ".join(f"dpvalue.flower.{name}" for name in modules)
+    modules = ("dpvalue.flower.deploy", "dpvalue.flower.supervise", "dpvalue.protocol.transport")
+    code = "import sys; sys.modules['flwr'] = None; import " + ", ".join(modules)
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import dpvalue as dpv
-from dpvalue.engine.graphs import Graph
+from dpvalue.engine.engines import Graph
 from dpvalue.models import build_model
 from tests import gpu_checks as checks
 

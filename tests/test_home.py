@@ -19,14 +19,14 @@ import torch
 import dpvalue as dpv
 from dpvalue.coordinator.state import Coordinator as Asking
 from dpvalue.party import agent as texts
-from dpvalue.party.agent import REFUSALS, Refused
-from dpvalue.party.files import OwnFile
-from dpvalue.party.policy import Allowed, Coordinator, Limits, Policy, Protection, read_policy
+from dpvalue.party.agent import Refused
+from dpvalue.party.party import OwnFile
+from dpvalue.party.policy import Allowed, KnownCoordinator, Limits, Policy, Protection, read_policy
+from dpvalue.protocol.archive import Key, open_seal
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key, open_seal
 
-from .federation import Files, simulated, write_files
+from .federation import REFUSALS, Files, simulated, write_files
 
 OPEN = Policy(Protection(epsilon=10.0), unsigned=True)
 ROUNDS = {"projection": None, "schedule": dpv.Schedule("replay", rounds=2, probes=3), "game": "steps"}
@@ -99,7 +99,7 @@ def test_the_policy_decides(files: Files) -> None:
 def test_a_signature_that_is_taken_off_gains_nothing(files: Files) -> None:
     """A policy knows its coordinators or answers anybody; no job has a better chance without its signature."""
     office, lab, job = Key.new(), Key.new(), files.job()
-    known = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public),))
+    known = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", office.public),))
     for forbidden in (known, replace(known, protection=Protection(epsilon=0.9))):
         for content in (job.to_bytes(lab), job.to_bytes()):
             assert refused(lambda: files.agent("north", forbidden).answer(content)) == texts.UNKNOWN  # noqa: B023
@@ -127,7 +127,7 @@ def test_budgets_are_for_each_coordinator_and_for_all(files: Files) -> None:
     office, lab = Key.new(), Key.new()
     policy = Policy(
         Protection(epsilon=10.0),
-        coordinators=(Coordinator("office", office.public, epsilon=1.2), Coordinator("lab", lab.public)),
+        coordinators=(KnownCoordinator("office", office.public, epsilon=1.2), KnownCoordinator("lab", lab.public)),
     )
     first, second = files.job(), files.job(seed=1)
     files.ledger("west", epsilon=1.6)
@@ -140,9 +140,9 @@ def test_budgets_are_for_each_coordinator_and_for_all(files: Files) -> None:
     agent.answer(second.to_bytes(lab))
     assert refused(lambda: agent.answer(files.job(seed=2).to_bytes(lab))) == texts.SPENT  # of all together
     assert [entry.purpose.split()[0] for entry in files.ledger("west").entries()] == ["office", "lab"]
-    sets = replace(policy, coordinators=(Coordinator("lab", lab.public, public_sets=("f" * 64,)),))
+    sets = replace(policy, coordinators=(KnownCoordinator("lab", lab.public, public_sets=("f" * 64,)),))
     assert refused(lambda: files.agent("north", sets).answer(second.to_bytes(lab))) == texts.FORBIDDEN
-    known = replace(policy, coordinators=(Coordinator("lab", lab.public, public_sets=(second.about.utility,)),))
+    known = replace(policy, coordinators=(KnownCoordinator("lab", lab.public, public_sets=(second.about.utility,)),))
     files.agent("north", known).answer(second.to_bytes(lab))
 
 
@@ -150,7 +150,7 @@ def test_two_jobs_at_once_cannot_both_spend_what_a_coordinator_has_for_one(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     office = Key.new()
-    policy = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public, epsilon=1.2),))
+    policy = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", office.public, epsilon=1.2),))
     files.ledger("west", epsilon=10.0)
     both, read = Barrier(2, timeout=1.0), OwnFile.read
 
@@ -200,7 +200,7 @@ def test_requests_are_those_of_the_job(files: Files, tmp_path: Path) -> None:
     job = replace(seeded, simulation=None)
     office, stranger = Key.new(), Key.new()
     content = job.to_bytes(office)
-    policy = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public),))
+    policy = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", office.public),))
     coordinator = Asking(tmp_path / "study", content, None, office)
     agents = {name: files.agent(name, policy, key=Key.new()) for name in files.sizes}
     for agent in agents.values():
@@ -232,7 +232,7 @@ def test_an_old_copy_of_the_ledger_is_noticed_by_what_a_coordinator_echoes(files
     job = replace(seeded, simulation=None)
     office = Key.new()
     content = job.to_bytes(office)
-    policy = Policy(Protection(epsilon=10.0), coordinators=(Coordinator("office", office.public),))
+    policy = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", office.public),))
     coordinator = Asking(tmp_path / "study", content, None, office)
     files.agent("east", policy)
     shutil.copy(tmp_path / "east.ledger", tmp_path / "old")
@@ -312,7 +312,7 @@ name = "logistic"
 """)
     policy = read_policy(path)
     assert policy.protection == Protection("person", "zero_out", 0.5, 1e-6, ("gaussian",), "patient", 2)
-    assert policy.coordinators == (Coordinator("office", key, 2),)
+    assert policy.coordinators == (KnownCoordinator("office", key, 2),)
     assert policy.limits == Limits(rounds=3, tick=2.5)
     assert policy.models == (Allowed("logistic"),)
     for text, why in {

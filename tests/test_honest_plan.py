@@ -12,16 +12,15 @@ from sklearn.datasets import make_classification
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.data.metrics import LOSS
-from dpvalue.data.utility import PublicSet
+from dpvalue.data.utility import LOSS, PublicSet
 from dpvalue.detection import expected_auc
 from dpvalue.games.estimates import Estimator
 from dpvalue.games.semivalues import semivalues
 from dpvalue.models import Linear, Model
-from dpvalue.models.training import train, train_together
+from dpvalue.models.build import train, train_together
 from dpvalue.planning.crowd import make_crowd
-from dpvalue.planning.expectation import Agreement, Expectation, combined, over_pairs
 from dpvalue.planning.folds import Fold, Sketch, make_folds, same_features
+from dpvalue.planning.situation import Agreement, Expectation, combined, over_pairs
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.runs.costs import walks_needed
 

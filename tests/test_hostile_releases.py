@@ -19,19 +19,17 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.coordinator import checks
-from dpvalue.coordinator.conducting import Patience, conduct
+from dpvalue.coordinator import releases
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import Patience, conduct
 from dpvalue.flower.records import KIND, answered_of, record_of
-from dpvalue.flower.together import Together
-from dpvalue.protocol.archive import digest
+from dpvalue.protocol.archive import Key, digest
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.sealing import Key
 from dpvalue.protocol.transport import MALFORMED, Answered, Asked, Respond
 
-from .federation import Files, write_files
+from .federation import Files, LocalNodes, write_files
 
 ABSURD: tuple[Any, ...] = (
     10**30, -(10**30), 2**63, 2**63 - 1, 10**12 + 1, -1, 0.5, 1e308, 1e400, float("nan"), True, None, "", "x" * 10**4,
@@ -151,7 +149,7 @@ def test_a_coordinator_refuses_every_hostile_release_and_goes_on(
     assert not again.receive(good["west"]).why
     assert again.table().n == 2
     assert len(again.rejections.all()) > 50
-    assert again.rejections.path.stat().st_size <= checks.MOST_BYTES
+    assert again.rejections.path.stat().st_size <= releases.MOST_BYTES
 
 
 def test_a_release_is_not_read_where_it_is_longer_than_any(job: Job, good: dict[str, bytes], tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_a_hostile_node_is_listed_and_the_others_are_valued(job: Job, good: dict
     nodes = {2**64 - 1 - number: sending(content) for number, content in enumerate((*good.values(), *sent))}
     coordinator = Coordinator(tmp_path, job.to_bytes())
     for _ in range(2):  # and at the next start
-        conduct(Coordinator(tmp_path, job.to_bytes()), Together(nodes), Patience(len(nodes), 0.0, 60.0))
+        conduct(Coordinator(tmp_path, job.to_bytes()), LocalNodes(nodes), Patience(len(nodes), 0.0, 60.0))
     assert coordinator.taking_part == ["east", "west"]
     assert len(coordinator.rejections.all()) > 20
 
@@ -245,14 +243,14 @@ def test_by_file_a_hostile_release_is_one_line_and_the_others_count(
 
 
 def test_what_is_refused_takes_little_room(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks.MOST_BYTES <= 2**20
-    monkeypatch.setattr(checks, "MOST_BYTES", 2**15)
+    assert releases.MOST_BYTES <= 2**20
+    monkeypatch.setattr(releases, "MOST_BYTES", 2**15)
     coordinator = Coordinator(tmp_path, job.to_bytes())
     release = Release(job.digest, "x", 0, "", 5, torch.zeros(job.size))
     for number in range(200):
         coordinator.receive(replace(release, party=f"{number}\U0001f600" + "\n" * 3000).to_bytes())
     path = coordinator.rejections.path
-    assert checks.MOST_BYTES / 2 < path.stat().st_size <= checks.MOST_BYTES
+    assert releases.MOST_BYTES / 2 < path.stat().st_size <= releases.MOST_BYTES
     *_, last = listed = coordinator.rejections.all()
     assert last.why == "more came that does not count, and is not listed"
     assert max(len(receipt.party) for receipt in listed) <= 100

@@ -34,7 +34,7 @@ from dpvalue.runs.charging import Charging
 from dpvalue.runs.config import RunConfig, make_config
 from dpvalue.runs.execute import Done, Interrupted, execute, revalue
 from dpvalue.runs.folder import open_folder, require_free, write_page
-from dpvalue.runs.sources import Job, open_job
+from dpvalue.runs.sources import FileRun, open_run
 
 WATCHED = ("execute", "folder", "durable", "checkpoint", "charging", "files", "ledger", "rounds")
 KILLS = 60
@@ -73,8 +73,8 @@ def options(data: Path, **others: Any) -> RunConfig:
     return make_config({**given, "unit": "record", "epsilon": 4.0, **others})
 
 
-def job_of(config: RunConfig) -> Job:
-    return open_job(config)
+def job_of(config: RunConfig) -> FileRun:
+    return open_run(config)
 
 
 class Told:
@@ -167,7 +167,7 @@ def in_a_child(work: Callable[[], object], told: Told, step: int | None = None) 
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def go_on(job: Job, folder: Path) -> bool:
+def go_on(job: FileRun, folder: Path) -> bool:
     """Do what a user is told to do with an unfinished folder; return whether releases had to be made."""
     if (folder / "values.csv").is_file():
         found = open_folder(folder)

@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.data import npz
+from dpvalue.data import binary_files
 from dpvalue.data.files import open_private, read_private, read_public
 from dpvalue.data.parties import as_parties
 from dpvalue.runs.demo import embedded, write_demo
@@ -112,7 +112,7 @@ def test_wide_files_are_read_fewer_rows_at_once(tmp_path: Path) -> None:
 def test_headers_tell_what_is_public_of_an_npz_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "rows.npz", X=np.zeros((7, 2)))
     for name in ("_streamed", "_mapped", "_whole"):
-        monkeypatch.setattr(npz, name, lambda *given: pytest.fail("cells were read"))
+        monkeypatch.setattr(binary_files, name, lambda *given: pytest.fail("cells were read"))
     assert peek(tmp_path / "rows.npz").rows == 7
 
 
@@ -132,7 +132,7 @@ def test_columns_that_are_packed_are_refused_where_they_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.savez_compressed(tmp_path / "rows.npz", X=np.ones((300, 50), order="F"))
-    monkeypatch.setattr(npz, "MOST_BYTES_WHOLE", 100_000)
+    monkeypatch.setattr(binary_files, "MOST_BYTES_WHOLE", 100_000)
     with open_private(tmp_path / "rows.npz") as file:
         assert file.count() == 300
         with pytest.raises(dpv.DpvalueError, match=r"'X' of .* could only be read whole .*: save it by numpy.savez"):
@@ -216,7 +216,7 @@ def test_a_fault_of_whoever_reads_is_not_called_damage_of_the_file(tmp_path: Pat
     np.savez(tmp_path / "rows.npz", x=np.zeros((4, 2)), y=np.zeros(4))
 
     def read() -> None:
-        with npz.open_npz(tmp_path / "rows.npz") as arrays:
+        with binary_files.open_npz(tmp_path / "rows.npz") as arrays:
             next(arrays.blocks(("x0",), 2))
             raise KeyError("elsewhere")
 

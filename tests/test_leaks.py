@@ -21,7 +21,7 @@ from dpvalue.party.contributions import Contributions
 from dpvalue.party.factored import OuterProducts
 from dpvalue.runs.config import make_config
 from dpvalue.runs.execute import execute
-from dpvalue.runs.sources import open_job
+from dpvalue.runs.sources import open_run
 
 from .data import classification
 from .held import Keys, emptied
@@ -153,7 +153,7 @@ def from_files(given: dict[str, Any], settings: dict[str, Any], folder: Path) ->
         "person": "who", "unit": privacy.unit, "parties_per_person": privacy.parties_per_person, "epsilon": 2.0,
         "delta": 1e-4,
     })  # fmt: skip
-    job = open_job(config)
+    job = open_run(config)
     done = execute(job, job.plan(), folder / "results", settings["progress"])
     assert done.record.plan is not None
     files = sorted(file.name for file in (folder / "results").iterdir())

@@ -19,11 +19,11 @@ from dpvalue.party.contributions import Answering, Contributions
 from dpvalue.privacy import accounting
 from dpvalue.protocol.messages import Asked, AtPoints
 from dpvalue.runs.federated import Learning, learn, learning_for, learning_of, prepare_learning
-from dpvalue.runs.rounds import ask_each
 from dpvalue.runs.run import Prepared
 from dpvalue.streams import Purpose, permutations
 
 from .data import classification
+from .federation import ask_each
 
 SIZES = {"centre": 12, "east": 7, "north": 1, "south": 30}
 PRIVATE, PUBLIC = classification(sum(SIZES.values()), classes=3, features=4, test=60)

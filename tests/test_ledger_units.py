@@ -20,11 +20,11 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.coordinator.study import make_study
 from dpvalue.party.agent import SPENT, Agent, Refused
-from dpvalue.party.files import OwnFile
-from dpvalue.party.policy import Coordinator, Policy, Protection
+from dpvalue.party.party import OwnFile
+from dpvalue.party.policy import KnownCoordinator, Policy, Protection
 from dpvalue.privacy import laws
+from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Job
-from dpvalue.protocol.sealing import Key
 from dpvalue.runs.config import RunConfig
 
 UNITS = ("party", "record", "person")
@@ -340,7 +340,7 @@ def test_a_coordinators_own_limit_counts_every_party_of_a_person(folder: Path) -
     )  # fmt: skip
     protection = Protection("person", epsilon=9.0, person="who", parties_per_person=2)
     for epsilon, allowed in ((0.95, False), (1.01, True)):
-        policy = Policy(protection, coordinators=(Coordinator("office", office.public, epsilon=epsilon),))
+        policy = Policy(protection, coordinators=(KnownCoordinator("office", office.public, epsilon=epsilon),))
         agent = Agent("me", OwnFile(Path("persons.csv"), "who"), ledger, policy)
         content = job_of("person").to_bytes(office)
         if allowed:

@@ -12,8 +12,7 @@ import dpvalue as dpv
 from dpvalue.games.semivalues import semivalue, semivalues
 from dpvalue.games.solving import _walked, estimate_values
 from dpvalue.methods import few as few_module
-from dpvalue.methods.few import FewGame
-from dpvalue.methods.line import MANY, LineGame
+from dpvalue.methods.few import MANY, FewGame, LineGame
 from dpvalue.methods.scores import AdditiveGame
 from dpvalue.methods.sums import TableGame
 from dpvalue.streams import Purpose
@@ -125,7 +124,7 @@ def test_expectations_in_few_dimensions_are_what_walks_estimate(
 ) -> None:
     game, kind = few(1000, m), semivalue(name)
     assert game.known(kind) is None  # so few are walked
-    monkeypatch.setitem(few_module.MANY, m, 1000)
+    monkeypatch.setitem(few_module.MANY_ROWS, m, 1000)
     known = game.known(kind)
     assert known is not None
     walked = _walked(game, (kind,), 300, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 import dpvalue as dpv
-from dpvalue.auditing.bounds import epsilon_bound, mu_bound, rate_above
+from dpvalue.auditing.findings import epsilon_bound, mu_bound, rate_above
 
 
 @pytest.mark.parametrize(("count", "trials"), [(0, 50), (7, 50), (25, 50), (49, 50), (50, 50)])

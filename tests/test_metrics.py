@@ -14,9 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 import dpvalue as dpv
-from dpvalue.data.metrics import ACCURACY, METRICS, Metric, register_metric
+from dpvalue.data.utility import ACCURACY, METRICS, Metric, register_metric
 from dpvalue.engine.evaluator import Evaluator
-from dpvalue.methods.line import LineGame
+from dpvalue.methods.few import LineGame
 from dpvalue.methods.refitting import RefitGame
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import Linear

@@ -15,16 +15,15 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.coordinator.combining import in_order
+from dpvalue.coordinator.releases import in_order
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.data.parties import numbered_groups
 from dpvalue.names import look_of, party_label, require_name, require_names
-from dpvalue.party.policy import Coordinator as Asker
-from dpvalue.party.policy import Policy
+from dpvalue.party.policy import KnownCoordinator, Policy
+from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Simulation
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.sealing import Key
 
 from .federation import Files, simulated, write_files
 
@@ -154,7 +153,7 @@ def test_every_door_refuses_two_names_that_agree_and_one_that_mixes(
         "a ledger": lambda: dpv.Ledger.create(tmp_path / "new", budget, "holder", parties=pair),
         "parties of a ledger": lambda: ledger.add_parties(pair),
         "a roster": lambda: Roster((Member(first, key), Member(second, other))),
-        "a policy": lambda: Policy(coordinators=(Asker(first, key), Asker(second, other))),
+        "a policy": lambda: Policy(coordinators=(KnownCoordinator(first, key), KnownCoordinator(second, other))),
         "a simulation": lambda: Simulation(0, pair),
         "a simulated job": lambda: simulated(files)[0].job(pair),
     }

@@ -20,7 +20,7 @@ from dpvalue.games.solving import ListedGame, value_game
 from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.methods.refit import Refit
 from dpvalue.models import Headed, build_model, find_head, head_on_trunk
-from dpvalue.planning.expectation import Agreement
+from dpvalue.planning.situation import Agreement
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import as_text
 from dpvalue.runs.run import Prepared, prepare

@@ -40,7 +40,7 @@ from dpvalue.data.columns import Column
 from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.data.files import open_private, read_private
 from dpvalue.data.parties import as_parties
-from dpvalue.party.files import OwnFile
+from dpvalue.party.party import OwnFile
 
 from .data import peek
 

@@ -24,12 +24,11 @@ import torch
 from click.testing import CliRunner
 
 import dpvalue as dpv
-from dpvalue.coordinator.conducting import conduct
 from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import conduct
 from dpvalue.data import files
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.together import Together
-from dpvalue.party import files as home_rows
+from dpvalue.flower.records import Memory, Taken
+from dpvalue.party import party as home_rows
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.protocol.job import Job
@@ -41,7 +40,7 @@ from dpvalue.runs import plan as plan_module
 from dpvalue.runs import sources as jobs_module
 
 from . import fields
-from .federation import simulated, write_files
+from .federation import LocalNodes, simulated, write_files
 from .held import held_fixed
 from .outputs import COMMAND, Case, Seen, observed, write_public
 from .test_conducting import SOON, answering
@@ -210,9 +209,9 @@ MEASURES = re.compile(
 )
 ALLOWED = {  # seconds of a plan that was typed as numbers; what decides and is not told; waiting, and a bar
     "runs/costs.py": {"perf_counter"}, "runs/plan.py": {"perf_counter"},
-    "engine/local.py": {"mem_get_info", "meminfo"}, "progress.py": {"monotonic"},
+    "engine/engines.py": {"mem_get_info", "meminfo"}, "progress.py": {"monotonic"},
     "protocol/transport.py": {"monotonic"},
-    **{f"flower/{name}.py": {"monotonic"} for name in ("app", "supervise", "together", "serve")},
+    **{f"flower/{name}.py": {"monotonic"} for name in ("app", "supervise", "serve")},
 }  # fmt: skip
 
 
@@ -309,7 +308,7 @@ def test_every_field_of_a_study_in_rounds_and_of_what_outlives_a_crash_is_in_the
     study = write_files(tmp_path, {"east": 30, "west": 25})
     schedule = dpv.Schedule("replay", rounds=2, probes=3)
     job = simulated(study, game="steps", projection=None, schedule=schedule)[1]
-    nodes = Together({number: answering(study, name, []) for number, name in enumerate(study.sizes)})
+    nodes = LocalNodes({number: answering(study, name, []) for number, name in enumerate(study.sizes)})
     conduct(Coordinator(tmp_path / "study", job.to_bytes()), nodes, SOON)
     charge = Charge("gaussian", 1.0, 1, 1.0, "record", "zero_out")
     Checkpoint(tmp_path / "checkpoint").release(0, "asked", charge, lambda: b"made")

@@ -190,7 +190,7 @@ PACKAGES = [
 ]
 # Each imports from those before it, as CONTRIBUTING.md says: modules at the top, and packages.
 LAYERS = (
-    "errors", "arrays", "compiled", "stored", "storage", "printable", "names", "display", "streams", "progress",
+    "errors", "arrays", "compiled", "stored", "storage", "display", "names", "streams", "progress",
     "models", "privacy", "data", "engine", "protocol", "party", "games", "tasks", "values", "detection", "planning",
     "methods", "report", "runs", "coordinator", "flower", "diagnostics", "baselines", "auditing", "api", "cli",
 )  # fmt: skip

@@ -18,10 +18,11 @@ from dpvalue.engine.evaluator import Walker
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import as_text
 from dpvalue.protocol.messages import AtPoints
-from dpvalue.runs.rounds import Rounds, ask_each, require_answer
+from dpvalue.runs.rounds import Rounds, require_answer
 from dpvalue.runs.run import Prepared, prepare
 
 from .data import classification
+from .federation import ask_each
 
 SIZES = {"north": 1, "south": 40, "east": 7, "west": 0, "centre": 12}
 ENGINE = dpv.Local(device="cpu", dtype="float64")

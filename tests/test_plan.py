@@ -12,7 +12,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue import detection
-from dpvalue.planning.expectation import Expectation
+from dpvalue.planning.situation import Expectation
 from dpvalue.runs.plan import advice
 
 from .data import classification, flipped_breast_cancer

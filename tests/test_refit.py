@@ -12,8 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 
 import dpvalue as dpv
-from dpvalue.data.metrics import METRICS
-from dpvalue.data.utility import PublicSet
+from dpvalue.data.utility import METRICS, PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.fits import Rows, fit, fit_many, learning_curves
@@ -22,7 +21,7 @@ from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import Refitting
 from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
-from dpvalue.models.rows import BESIDES
+from dpvalue.models.derived import BESIDES
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import Behind
 from dpvalue.party.people import lone_gradients, lone_inputs
@@ -105,13 +104,16 @@ def test_derivatives_are_those_of_autograd(task: str) -> None:
     theta = torch.randn(rows.size, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(rows.mean_gradient(theta), torch.func.grad(rows.mean_loss)(theta))
     torch.testing.assert_close(rows.curvature(theta), torch.func.jacrev(torch.func.jacrev(rows.mean_loss))(theta))
-    each = torch.func.jacrev(lambda at: rows.losses(rows.outputs(at)))(theta)
-    torch.testing.assert_close(rows.row_gradients(theta), each)
 
 
 def surrogate_of(task: str, units: Any = (40, 40, 5), noise: Any = (0.0, 0.1, 0.5)) -> tuple[Linear, PublicSet, Any]:
     model, public = public_of(task)
     return model, public, make_surrogate(model, public, np.array(units), np.array(noise), 3, False)
+
+
+def row_gradients(rows: Rows, theta: torch.Tensor) -> torch.Tensor:
+    """The gradient of each row's loss (rows, size) at one model."""
+    return torch.func.jacrev(lambda at: rows.losses(rows.outputs(at)))(theta)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -123,7 +125,7 @@ def test_a_refit_solves_the_problem_that_it_states(task: str) -> None:
     torch.testing.assert_close(refitting.fitted(at_origin[None])[0], surrogate.origin, atol=1e-4, rtol=0)
     generator = torch.Generator().manual_seed(1)
     chosen = torch.randint(len(rows.x), (70, 10), generator=generator)  # more than a batch
-    slopes = rows.row_gradients(surrogate.origin)[chosen].mean(1) * torch.linspace(0.1, 3, 70)[:, None]
+    slopes = row_gradients(rows, surrogate.origin)[chosen].mean(1) * torch.linspace(0.1, 3, 70)[:, None]
     theta = refitting.fitted(slopes)
     left = rows.mean_gradient(theta) + slopes - at_origin + RIDGE * theta
     assert float(left.norm(dim=1).max()) < 1e-3

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.methods.retraining import _spearman
-from dpvalue.planning.expectation import Agreement, Gauge
+from dpvalue.planning.situation import Agreement, Gauge
 from dpvalue.runs.plan import advice
 
 from .data import Arrays, classification

@@ -21,7 +21,7 @@ from dpvalue.data.schema import Schema
 from dpvalue.names import cell_of, escaped, name_of
 from dpvalue.progress import silent
 from dpvalue.report import report_page
-from dpvalue.report.charts import Bar, Line, _ticks, bars, histogram, line_chart
+from dpvalue.report.figures import Bar, Line, _ticks, bars, histogram, line_chart
 from dpvalue.report.record import Record
 from dpvalue.runs.config import make_config
 from dpvalue.runs.execute import released_record, valued_record

@@ -17,10 +17,10 @@ from dpvalue.games.solving import Game
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
 from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
-from dpvalue.models.training import ridge
+from dpvalue.models.build import ridge
 from dpvalue.party.contributions import Contributions
-from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Option, prefer
+from dpvalue.planning.situation import Expectation
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.protocol.statistics import Description, Gradient, Loss
 from dpvalue.runs.run import open_setting, run_for

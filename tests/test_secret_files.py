@@ -12,8 +12,8 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.cli.party import own_secret
 from dpvalue.flower.deploy import write_authority, write_node_key
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.protocol.sealing import Key
+from dpvalue.flower.records import Memory, Taken
+from dpvalue.protocol.archive import Key
 from dpvalue.storage import require_secret, write_secret
 
 from .federation import write_files

@@ -16,17 +16,17 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.coordinator import state as module
-from dpvalue.coordinator.checks import longest
+from dpvalue.coordinator.releases import longest
 from dpvalue.coordinator.roster import Member, Roster, read_roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, options_of, read_utility, value_study, verify_job
 from dpvalue.party.agent import Agent
-from dpvalue.party.files import OwnFile
+from dpvalue.party.party import OwnFile
 from dpvalue.party.policy import Policy, Protection
 from dpvalue.progress import silent
+from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key
 from dpvalue.storage import write_whole
 
 from .federation import Files, local_parties, simulated, write_files
@@ -38,7 +38,7 @@ from pathlib import Path
 import dpvalue as dpv
 from dpvalue.party.agent import Agent
 from dpvalue.party.policy import Policy, Protection
-from dpvalue.party.files import OwnFile
+from dpvalue.party.party import OwnFile
 name, job, own, request, out = sys.argv[1:]
 policy = Policy(Protection(epsilon=100.0), unsigned=True)
 agent = Agent(name, OwnFile(Path(own)), None, policy, simulation=True, engine=dpv.Local(device="cpu", dtype="float64"))
@@ -258,9 +258,9 @@ def test_with_a_roster_only_its_keys_count(files: Files, tmp_path: Path) -> None
 
 
 def _asker(key: Key) -> Any:
-    from dpvalue.party.policy import Coordinator as Asker
+    from dpvalue.party.policy import KnownCoordinator
 
-    return Asker("office", key.public)
+    return KnownCoordinator("office", key.public)
 
 
 def _renamed(content: bytes, party: str, key: Key) -> bytes:

@@ -15,14 +15,14 @@ import zstandard
 
 import dpvalue as dpv
 from dpvalue.data import files
+from dpvalue.data.binary_files import open_parquet
 from dpvalue.data.conversions import as_column
 from dpvalue.data.files import read_private, read_public
-from dpvalue.data.parquet import open_parquet
 from dpvalue.data.schema import Schema, infer_task
 from dpvalue.progress import silent
 from dpvalue.runs.config import make_config, read_config
 from dpvalue.runs.execute import execute
-from dpvalue.runs.sources import open_job, party_names
+from dpvalue.runs.sources import open_run, party_names
 
 from .data import peek
 
@@ -282,7 +282,7 @@ def test_opening_a_job_reads_no_private_cell(tmp_path: Path, monkeypatch: pytest
         return original(lines, *given)
 
     monkeypatch.setattr(files, "_text_block", spy)
-    job = open_job(config)
+    job = open_run(config)
     plan = job.plan()
     assert plan.sizes.parties == 20
     assert seen == []
@@ -343,7 +343,7 @@ def test_private_files_are_opened_once_for_what_is_public_and_once_for_rows(
     monkeypatch.setattr(files, "open_parquet", count)
     opens[str(path)] = 0
     config = make_config({"train": [str(path)], "test": str(tmp_path / "test.csv"), "target": "label", **options})
-    job = open_job(config)
+    job = open_run(config)
     assert opens[str(path)] == 1
     assert asked == ([["site", "who"]] if options and "csv" in ending else [])
     if ending == "csv":  # all of a run
@@ -380,7 +380,7 @@ def test_frames_with_texts_from_python(kind: str) -> None:
 
 
 def job_of(folder: Path, **options: Any) -> Any:
-    return open_job(make_config({"test": str(folder / "public.csv"), "target": "label", **options}))
+    return open_run(make_config({"test": str(folder / "public.csv"), "target": "label", **options}))
 
 
 def test_one_blank_cell_leaves_everybody_else_alone(tmp_path: Path) -> None:

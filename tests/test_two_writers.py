@@ -19,25 +19,23 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.cli.party import own_secret
 from dpvalue.coordinator import study as study_module
-from dpvalue.coordinator.conducting import Patience, conduct
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
+from dpvalue.coordinator.study import Patience, conduct
 from dpvalue.flower.deploy import write_node_key
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.together import Together
+from dpvalue.flower.records import Memory, Taken
 from dpvalue.party.agent import Agent
 from dpvalue.party.contributions import Contributions
-from dpvalue.party.files import OwnFile
+from dpvalue.party.party import OwnFile
 from dpvalue.party.policy import Policy, Protection
-from dpvalue.protocol.archive import read_bytes
+from dpvalue.protocol.archive import Key, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.sealing import Key
 from dpvalue.protocol.transport import Answered, Asked
 from dpvalue.runs import execute
 from dpvalue.storage import LOCK, held
 
-from .federation import Files, simulated, write_files
+from .federation import Files, LocalNodes, simulated, write_files
 from .processes import at_once, begun, killed
 
 TWO_ROUNDS = {"projection": None, "schedule": dpv.Schedule("replay", rounds=2, probes=3), "game": "steps"}
@@ -271,7 +269,7 @@ def test_two_that_conduct_one_study_lose_no_answer_and_no_node(files: Files, tmp
         return lambda asked: Answered(agent.answer(asked.job, asked.request), "")
 
     def lead(_: int) -> int:
-        nodes = Together({number: responding(name) for number, name in enumerate(files.sizes)})
+        nodes = LocalNodes({number: responding(name) for number, name in enumerate(files.sizes)})
         coordinator = Coordinator(tmp_path / "state", job.to_bytes())
         conduct(coordinator, nodes, Patience(parties=4, gather=0.0, deadline=60.0))
         return len(coordinator.rejections.all())

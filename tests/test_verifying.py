@@ -28,13 +28,11 @@ from dpvalue.coordinator.roster import Member, Roster, remember
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, read_utility, value_study
 from dpvalue.coordinator.verifying import Verified, verify_results
-from dpvalue.party.policy import Coordinator as Asker
-from dpvalue.party.policy import Policy, Protection
+from dpvalue.party.policy import KnownCoordinator, Policy, Protection
 from dpvalue.progress import silent
-from dpvalue.protocol.archive import Archive
+from dpvalue.protocol.archive import Archive, Key
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key
 from dpvalue.runs.execute import value_table
 from dpvalue.runs.folder import values_csv
 
@@ -50,7 +48,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> tuple[Files, dict[str, Ke
     """A study that four parties answered and signed, valued in `results`; and their keys."""
     files = write_files(tmp_path_factory.mktemp("study"))
     keys = {name: Key.new() for name in ("office", *files.sizes)}
-    policy = Policy(Protection(epsilon=10.0), coordinators=(Asker("office", keys["office"].public),))
+    policy = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", keys["office"].public),))
     content = files.job().to_bytes(keys["office"])
     (files.folder / "study.job").write_bytes(content)
     for name in files.sizes:

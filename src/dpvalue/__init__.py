@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
     from dpvalue.api import release, value
     from dpvalue.auditing.audit import audit
-    from dpvalue.auditing.audit_page import Audit
+    from dpvalue.auditing.findings import Audit
     from dpvalue.auditing.membership import MembershipAttack, membership_attack
-    from dpvalue.coordinator.combining import combine
+    from dpvalue.coordinator.releases import combine
     from dpvalue.data.checks import Problem
     from dpvalue.data.parties import Parties
     from dpvalue.data.utility import Utility
@@ -47,7 +47,7 @@ __all__ = [
 
 _HOMES = {
     "dpvalue.auditing.audit": ("audit",),
-    "dpvalue.auditing.audit_page": ("Audit",),
+    "dpvalue.auditing.findings": ("Audit",),
     "dpvalue.auditing.membership": ("MembershipAttack", "membership_attack"),
     "dpvalue.data.parties": ("Parties",),
     "dpvalue.data.checks": ("Problem",),
@@ -65,7 +65,7 @@ _HOMES = {
     "dpvalue.runs.plan": ("plan",),
     "dpvalue.runs.plan_page": ("Plan",),
     "dpvalue.api": ("release", "value"),
-    "dpvalue.coordinator.combining": ("combine",),
+    "dpvalue.coordinator.releases": ("combine",),
     "dpvalue.values.comparison": ("Comparison",),
     "dpvalue.runs.loading": ("load",),
     "dpvalue.values.payouts": ("Shares",),

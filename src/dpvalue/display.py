@@ -1,21 +1,59 @@
-"""How values of this library show themselves: short texts at a prompt, small tables in a notebook.
+"""How text and values are shown: text from files made safe, short texts at a prompt, small tables in a notebook.
 
-Names of parties are whatever somebody typed: they stand on one line in texts, and are escaped in tables.
+Names of parties and columns are whatever somebody typed. Control characters (an escape sequence can rewrite a screen),
+marks that turn the direction of writing (the text would read as another), line separators and halves of surrogate pairs
+(which cannot be printed at all) are written as Python writes them: a backslash and their number. Names stand on one
+line in texts, and are escaped in tables.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
+from html import escape
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-
-from dpvalue.arrays import Floats
-from dpvalue.printable import one_line, safe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from dpvalue.arrays import Floats
+
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAKS = re.compile("[\t\n]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text with nothing in it that steers; tabs and line breaks stay.
+
+    >>> print(visible("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return _STEERING.sub(_number, text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text on one line, with nothing in it that steers: for names, and for errors that quote them.
+
+    >>> print(one_line("a\nb"))
+    a\x0ab
+    """
+    return _BREAKS.sub(_number, visible(text))
+
+
+def safe(text: object) -> str:
+    """Return a text, or anything as text, that can stand in an HTML element or in an attribute in quotes.
+
+    >>> print(safe("<b>A & B</b>"))
+    &lt;b&gt;A &amp; B&lt;/b&gt;
+    """
+    return escape(visible(str(text)))
+
+
+def _number(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
 
 _MOST_ROWS = 20  # of a table
 
@@ -56,7 +94,7 @@ def counted(number: int | None, noun: str) -> str:
 
 def by_value(values: Floats) -> list[int]:
     """Return the places of values, the highest first; those that are not numbers come last."""
-    return [int(place) for place in np.argsort(-values, kind="stable")]
+    return [int(place) for place in (-values).argsort(kind="stable")]
 
 
 def extremes(names: Sequence[object], values: Floats) -> str:

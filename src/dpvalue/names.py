@@ -10,7 +10,7 @@ another's (a word of Cyrillic letters alone) are not noticed.
 Whoever writes a party's name chooses it. A spreadsheet calculates a cell that begins with `=`, `+`, `-` or `@`, also
 after spaces, and some obey control characters. So, in this order,
 
-1. what would steer a terminal or a page (`dpvalue.printable`), a tab or a line break is written `\xNN` or `\uNNNN`; a
+1. what would steer a terminal or a page (`dpvalue.display`), a tab or a line break is written `\xNN` or `\uNNNN`; a
    backslash that would read as the beginning of such a number is written `\x5c`;
 2. a text that would be a formula, with or without apostrophes before it, gets one more apostrophe in front.
 
@@ -25,8 +25,8 @@ from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import quote
 
+from dpvalue.display import one_line
 from dpvalue.errors import DpvalueError
-from dpvalue.printable import one_line
 
 LONGEST_NAME = 400
 """Letters of a name that is compared by what it looks like; a longer one agrees with itself alone."""

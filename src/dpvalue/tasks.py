@@ -24,7 +24,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number
 from dpvalue.games.solving import FunctionGame, Game, worths_of
 from dpvalue.models import build_model
-from dpvalue.models.training import train
+from dpvalue.models.build import train
 from dpvalue.streams import Purpose, require_seed, stream
 
 if TYPE_CHECKING:

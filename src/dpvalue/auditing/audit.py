@@ -2,7 +2,7 @@
 
 The attacker is the strongest that the guarantee speaks of: it knows all data but the canary's presence, every setting,
 and the whole transcript of releases, and scores it by the likelihood ratio along the direction in which the two worlds
-differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.bounds`): above the claim, it
+differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.findings`): above the claim, it
 proves a fault; below, it proves nothing but that this attack did not succeed.
 
 Every party holds a canary, and each is a trial. At models that stand still a release is a contribution, of the party
@@ -28,9 +28,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats
-from dpvalue.auditing.audit_page import Audit
-from dpvalue.auditing.bounds import epsilon_bound, mu_bound
 from dpvalue.auditing.canaries import Worlds, make_worlds
+from dpvalue.auditing.findings import Audit, epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number

@@ -14,7 +14,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from dpvalue import DpvalueError, __version__
-from dpvalue.printable import one_line, visible
+from dpvalue.display import one_line, visible
 
 if TYPE_CHECKING:
     from dpvalue.runs.execute import Done

@@ -137,9 +137,8 @@ def flower_run(
 
 def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:
     """Let the SuperLink conduct a study, wait until it is over, and return how many messages were sent."""
-    from dpvalue.coordinator.conducting import ENTRY
     from dpvalue.coordinator.state import OVER
-    from dpvalue.coordinator.study import STATE, require_place
+    from dpvalue.coordinator.study import ENTRY, STATE, require_place
     from dpvalue.errors import DpvalueError
     from dpvalue.flower.deploy import status, submit, write_app
     from dpvalue.protocol.archive import read_bytes

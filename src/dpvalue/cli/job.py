@@ -54,7 +54,7 @@ def job(
         return
     with failing_clearly():
         from dpvalue.coordinator.study import make_study
-        from dpvalue.protocol.sealing import Key
+        from dpvalue.protocol.archive import Key
         from dpvalue.runs.config import make_config
         from dpvalue.storage import alone
 
@@ -140,8 +140,8 @@ def job_verify(
 
 def _show(job: Job, signed: str | None) -> None:
     """Print what a person asks of a job."""
-    from dpvalue.party.files import required_columns
-    from dpvalue.printable import one_line
+    from dpvalue.display import one_line
+    from dpvalue.party.party import required_columns
     from dpvalue.privacy.guarantees import guarantee
 
     mechanism = job.mechanism

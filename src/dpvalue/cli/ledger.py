@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out
-from dpvalue.printable import one_line
+from dpvalue.display import one_line
 
 if TYPE_CHECKING:
     from dpvalue.privacy.holders import Terms

@@ -197,10 +197,10 @@ def make_agent(
     """Return the agent of a party, as its options say; without a name, that of its ledger."""
     from dpvalue.errors import DpvalueError
     from dpvalue.party.agent import Agent
-    from dpvalue.party.files import OwnFile
+    from dpvalue.party.party import OwnFile
     from dpvalue.party.policy import Policy, read_policy
     from dpvalue.privacy.ledger import Ledger
-    from dpvalue.protocol.sealing import Key
+    from dpvalue.protocol.archive import Key
 
     if ledger is None:
         raise DpvalueError("ledger must be given: --ledger, yours; dpvalue ledger new makes one")

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dpvalue.runs.config import RunConfig
     from dpvalue.runs.execute import Done
     from dpvalue.runs.plan_page import Plan
-    from dpvalue.runs.sources import Job
+    from dpvalue.runs.sources import FileRun
 
 Text = str | None
 
@@ -86,11 +86,11 @@ def run(
 def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> Done:
     """Plan, ask, and do a run in a folder that no other process writes meanwhile."""
     from dpvalue.runs.folder import require_free, require_room
-    from dpvalue.runs.sources import open_job
+    from dpvalue.runs.sources import open_run
 
     goes_on = require_free(folder, overwrite, options)
     options.open_ledger()  # raises if it cannot be used
-    job = open_job(options)
+    job = open_run(options)
     plan = job.plan() if options.privacy is not None else None
     require_room(folder, 2 if plan is None else plan.sizes.parties)
     _show(job, plan)
@@ -102,7 +102,7 @@ def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bo
     return run_job(job, plan, folder, goes_on)
 
 
-def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
+def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
     from dpvalue.progress import reporting
     from dpvalue.runs.execute import Interrupted, execute
@@ -115,7 +115,7 @@ def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) ->
         raise typer.Exit(130) from None
 
 
-def _show(job: Job, plan: Plan | None) -> None:
+def _show(job: FileRun, plan: Plan | None) -> None:
     config = job.config
     parts = f"{len(config.train)} files, one party each" if len(config.train) > 1 else "1 file"
     if config.group is not None:

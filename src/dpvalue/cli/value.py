@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out, show_done
-from dpvalue.printable import one_line
+from dpvalue.display import one_line
 
 if TYPE_CHECKING:
     from dpvalue.coordinator.verifying import Verified
@@ -65,9 +65,8 @@ def value_releases(
     from dpvalue.coordinator.state import Coordinator
     from dpvalue.coordinator.study import STATE, options_for, options_of, read_utility, require_place, value_study
     from dpvalue.progress import reporting
-    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.archive import Key, read_bytes
     from dpvalue.protocol.job import Job
-    from dpvalue.protocol.sealing import Key
 
     content = read_bytes(job, "a job")
     asked = Job.from_bytes(content, str(job))

@@ -34,9 +34,8 @@ from dpvalue.runs.config import RunConfig
 from dpvalue.runs.execute import make_values, value_table
 from dpvalue.runs.folder import record_json, values_csv
 from dpvalue.runs.table import Table
-from dpvalue.values.frames import ranks
 from dpvalue.values.payouts import Shares
-from dpvalue.values.result import Result
+from dpvalue.values.result import Result, ranks
 from dpvalue.values.verdict import sentence_of_shares
 
 if TYPE_CHECKING:

@@ -20,15 +20,23 @@ from functools import cached_property
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from dpvalue.coordinator.checks import Receipt, Rejections, require_own, require_release, require_units
-from dpvalue.coordinator.combining import Answers, combine_answers, in_order, next_requests
+from dpvalue.coordinator.releases import (
+    Answers,
+    Receipt,
+    Rejections,
+    combine_answers,
+    in_order,
+    next_requests,
+    require_own,
+    require_release,
+    require_units,
+)
 from dpvalue.coordinator.roster import ROSTER, Roster, remember, remembered
 from dpvalue.errors import DpvalueError
 from dpvalue.names import agreeing, look_of, require_names, require_sendable
-from dpvalue.protocol.archive import read_bytes
+from dpvalue.protocol.archive import Key, Seal, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key, Seal
 from dpvalue.runs.table import Table
 from dpvalue.storage import alone, write_whole
 from dpvalue.stored import TEXT, each, parse_json, read_text, refusing

@@ -23,10 +23,9 @@ from typing import IO, Any
 import numpy as np
 
 from dpvalue.arrays import Array, Bools, Floats
+from dpvalue.data.binary_files import Npz, Parquet, open_npz, open_parquet
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
-from dpvalue.data.npz import Npz, open_npz
-from dpvalue.data.parquet import Parquet, open_parquet
 from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION

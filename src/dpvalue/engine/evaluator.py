@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.metrics import Own
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.data.utility import Own, PublicSet
+from dpvalue.engine.engines import Engine
 from dpvalue.models import REGRESSION, Linear, Model
 
 _COPIES = 4  # of the outputs, in double precision, that a metric makes of them
@@ -55,7 +54,7 @@ class Evaluator:
         return self._offset - self.slope * loss
 
     def _outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of each model as metrics take them (`dpvalue.data.metrics`)."""
+        """The outputs of each model as metrics take them (`dpvalue.data.utility`)."""
         outputs = self._model.outputs(theta, self._x)
         if self.public.metric.largest_only:
             return outputs

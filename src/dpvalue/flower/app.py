@@ -81,8 +81,8 @@ def refuse(message: Message, context: Context) -> Message:
 def simulated(parties: Sequence[Respond]) -> ClientApp:
     """Return parties for Flower's own simulation engine, on Ray: its n-th node answers as the n-th party.
 
-    Never for parties at home, where it would be the coordinator's code that calls them. `together.Together` simulates
-    the same without Ray, much faster. What Ray cannot send to another process cannot be part of a party.
+    Never for parties at home, where it would be the coordinator's code that calls them. What Ray cannot send to
+    another process cannot be part of a party.
 
         server = ServerApp()
         server.main()(lambda grid, context: function(GridNodes(grid), config))

@@ -194,7 +194,7 @@ def supernode(link: Link, key: Path, port: int, secret: Path | None = None) -> l
 
     Args:
         link: the SuperLink.
-        key: the node's private key (`keys.write_node_key`).
+        key: the node's private key (`write_node_key`).
         port: where the party's agent finds it (`serve.Node`).
         secret: a file with a secret that the agent must know, of at least 32 bytes.
     """

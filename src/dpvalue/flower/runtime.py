@@ -51,8 +51,7 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.memory import Memory, Taken
-from dpvalue.flower.records import asked_of, record_of
+from dpvalue.flower.records import Memory, Taken, asked_of, record_of
 from dpvalue.protocol.transport import Answered, Asked
 
 Unreachable = httpx.TransportError

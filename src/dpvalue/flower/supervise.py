@@ -1,9 +1,15 @@
-"""Flower's own programs, kept running as long as this process runs, and no longer."""
+"""Flower's own programs, kept running as long as this process runs, and no longer.
+
+As a script (`python supervise.py PARENT COMMAND...`), which imports nothing of dpvalue, it runs a command that ends
+with the process that started it, even if that is killed. On systems other than Linux it only runs the command.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +20,7 @@ from typing import Self
 
 _log = logging.getLogger("dpvalue")
 
-_TIED = Path(__file__).with_name("tied.py")
+_PR_SET_PDEATHSIG = 1
 _GRACE = 8.0  # seconds to end by itself: Flower says goodbye to its peers
 _LONGEST = 10.0  # seconds between two starts
 
@@ -33,7 +39,7 @@ class Kept:
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, again: bool = True) -> None:
-        self._command = [sys.executable, "-I", str(_TIED), str(os.getpid()), *command]
+        self._command = [sys.executable, "-I", __file__, str(os.getpid()), *command]
         self._environment, self._log, self._again = dict(environment), log, again
         self._over = threading.Event()
         self._lock = threading.Lock()
@@ -89,3 +95,16 @@ class Kept:
             pause = 0.5 if time.monotonic() - begun > _LONGEST else min(2 * pause, _LONGEST)
             _log.warning("%s ended (%d); starting it again", self._thread.name, code)
             self._over.wait(pause)
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Become a command that ends with the process `parent`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before it could be watched
+            return
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -19,14 +19,13 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.models import Model, UnitNumbers
-from dpvalue.planning.expectation import Agreement, Expectation
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
-from dpvalue.planning.situation import Situation, expected_at
+from dpvalue.planning.situation import Agreement, Expectation, Situation, expected_at
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.mechanism import Mechanism

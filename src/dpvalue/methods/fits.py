@@ -94,11 +94,6 @@ class Rows:
         """Return the gradients (..., size) of the mean loss."""
         return (self.residuals(self.outputs(theta)) @ self.x).flatten(-2) / len(self.x)
 
-    def row_gradients(self, theta: Tensor) -> Tensor:
-        """Return the gradient of each row's loss (rows, size) at one model."""
-        residuals = self.residuals(self.outputs(theta))
-        return (residuals.T.unsqueeze(-1) * self.x.unsqueeze(-2)).flatten(1)
-
     def curvature(self, theta: Tensor) -> Tensor:
         """Return the second derivatives (size, size) of the mean loss at one model."""
         outputs, features = self.y.shape[1], self.x.shape[1]

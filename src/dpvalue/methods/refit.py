@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method
@@ -26,10 +26,9 @@ from dpvalue.methods.refitting import RefitGame, Refitting
 from dpvalue.methods.retraining import Made, rehearse
 from dpvalue.methods.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
 from dpvalue.models import Described, Headed, Linear, Model, Network, find_head, head_on_trunk
-from dpvalue.models.training import train
-from dpvalue.planning.expectation import Agreement
+from dpvalue.models.build import train
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.situation import Situation
+from dpvalue.planning.situation import Agreement, Situation
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Mechanism

@@ -15,19 +15,18 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.data.utility import LOSS, PublicSet
+from dpvalue.engine.engines import Engine
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.games.solving import ListedGame, value_game
 from dpvalue.methods.fits import Rows, fit_many
-from dpvalue.methods.planted import DEFECTS
 from dpvalue.methods.refitting import RefitGame, Refitting
 from dpvalue.methods.surrogate import Surrogate, make_surrogate
+from dpvalue.methods.windows import DEFECTS
 from dpvalue.models import Linear
 from dpvalue.party.contributions import Contributions
-from dpvalue.planning.expectation import Agreement, Gauge
+from dpvalue.planning.situation import Agreement, Gauge
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 

@@ -16,15 +16,14 @@ from torch import Tensor
 
 from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
 from dpvalue.models import Projected, Score, UnitNumbers
-from dpvalue.planning.expectation import Expectation
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.situation import Situation
+from dpvalue.planning.situation import Expectation, Situation
 from dpvalue.privacy.mechanism import Scale
 from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.projection import Projection

@@ -13,20 +13,18 @@ import numpy as np
 from torch import Tensor
 
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
-from dpvalue.methods.few import FewGame
-from dpvalue.methods.line import LineGame
+from dpvalue.methods.few import FewGame, LineGame
 from dpvalue.methods.scores import Scores, zero_of_scores
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import Model, projected
-from dpvalue.planning.expectation import Expectation, expect
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner, rate_on_line
 from dpvalue.planning.rehearsal import Rehearsal, prefer
-from dpvalue.planning.situation import Situation, options
+from dpvalue.planning.situation import Expectation, Situation, expect, options
 from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Scale, make_mechanism
 from dpvalue.protocol.archive import Tensors

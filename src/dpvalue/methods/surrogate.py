@@ -26,10 +26,9 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.fits import Rows, fit
-from dpvalue.methods.planted import DEFECTS
-from dpvalue.methods.windows import DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
+from dpvalue.methods.windows import DEFECTS, DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
 from dpvalue.models import Linear
-from dpvalue.models.rows import BESIDES, Described
+from dpvalue.models.derived import BESIDES, Described
 from dpvalue.privacy.clipping import FLAT
 from dpvalue.streams import Purpose, stream
 

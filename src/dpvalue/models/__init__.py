@@ -8,11 +8,10 @@ form; `Network` is any `nn.Module`, through `torch.func`; `Headed` is the last l
 from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
+from dpvalue.models.derived import Described, Projected, Score, projected
 from dpvalue.models.headed import Head, Headed, find_head, head_on_trunk
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
-from dpvalue.models.rows import Described, Score
-from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
     "CLASSIFICATION", "KINDS", "REGRESSION", "TASK_OF", "Described", "Head", "Headed", "Linear", "Model",

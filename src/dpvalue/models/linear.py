@@ -112,9 +112,9 @@ def mean_log_sum_exp(outputs: Tensor, compiled: bool = False) -> Tensor:
     if not max(-float(low), float(high)) < 60.0:
         return outputs.logsumexp(1).mean(-1, dtype=torch.float64)
     if compiled and outputs.dtype == torch.float32:
-        from dpvalue.models import softmax_kernel
+        from dpvalue.models import linear_kernels
 
         found = outputs.new_empty(len(outputs), dtype=torch.float64)
-        softmax_kernel.mean_log_sum_exp(outputs.numpy(), found.numpy())
+        linear_kernels.mean_log_sum_exp(outputs.numpy(), found.numpy())
         return found
     return outputs.exp_().sum(1).log_().mean(-1, dtype=torch.float64)

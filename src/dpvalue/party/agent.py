@@ -15,23 +15,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpvalue.engine.base import Engine
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.models import KINDS
 from dpvalue.names import require_sendable
-from dpvalue.party.files import OwnFile, required_columns
-from dpvalue.party.party import Party, purpose_of, require_answerable
-from dpvalue.party.policy import UNSIGNED, Allowed, Coordinator, Policy
+from dpvalue.party.party import OwnFile, Party, purpose_of, require_answerable, required_columns
+from dpvalue.party.policy import UNSIGNED, Allowed, KnownCoordinator, Policy
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import charge_of, require_room
 from dpvalue.privacy.holders import Holding
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.ledger_entries import costs
+from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.sealing import Key
 from dpvalue.storage import alone
 
 UNREADABLE = "it cannot be read"
@@ -48,13 +46,11 @@ SPENT = "the party's budget does not allow it"
 
 UNABLE = "the party could not answer"
 
-REFUSALS = (UNREADABLE, UNKNOWN, FORBIDDEN, WRONG, BEFORE, SPENT, UNABLE)
-
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 class Refused(DpvalueError):  # noqa: N818
-    """A job or request that is not answered: `public` is one of `REFUSALS`, the message is for the party alone."""
+    """A job or request that is not answered: `public` is one of the texts above, the message is for the party alone."""
 
     def __init__(self, public: str, why: str) -> None:
         super().__init__(why)
@@ -189,7 +185,7 @@ class Agent:
                 self.ledger.require_entry(request.head)
         return request
 
-    def _require_allowed(self, job: Job, coordinator: Coordinator | None) -> float:
+    def _require_allowed(self, job: Job, coordinator: KnownCoordinator | None) -> float:
         """Return what a job spends, from its noise alone; raises unless the policy allows all of it."""
         policy, protection, limits = self.policy, self.policy.protection, self.policy.limits
         asked, mechanism = job.privacy, job.mechanism
@@ -254,7 +250,7 @@ class Agent:
         if units < self.policy.limits.units:
             raise DpvalueError(f"the party has {units} units, and answers with {self.policy.limits.units} or more")
 
-    def _require_budget(self, job: Job, asker: str, coordinator: Coordinator | None, units: int) -> None:
+    def _require_budget(self, job: Job, asker: str, coordinator: KnownCoordinator | None, units: int) -> None:
         """Raise unless ledger, and what this coordinator may spend, have room for all rounds that were not answered."""
         if self.ledger is None:
             if not self.simulation:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints
 from dpvalue.data.rows import PrivateRows, PublicRows
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear, UnitNumbers
 from dpvalue.party.factored import FactoredRows, OuterProducts

@@ -113,7 +113,7 @@ class FactoredRows:
         self, theta: Tensor, who: Tensor, noise: Tensor, before: Tensor, weights: Tensor
     ) -> OuterProducts:
         """Return the clipped gradients (walks, positions, d) of walks from theta, in compiled code (`walk_kernel`)."""
-        from dpvalue.party.walk_kernel import find_coefficients
+        from dpvalue.models.linear_kernels import find_coefficients
 
         coefficients = theta.new_empty(*who.shape, self._model.width)
         places = (coefficients, theta, who, noise, before, weights, self._x, self._y, self._lengths.squeeze(-1))

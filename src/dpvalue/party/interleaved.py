@@ -21,8 +21,8 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.compiled import compiled_pays
+from dpvalue.engine.engines import Graph
 from dpvalue.engine.evaluator import Evaluator, Walker
-from dpvalue.engine.graphs import Graph
 from dpvalue.party.contributions import Contributions, Witness, no_witness, shared_out
 from dpvalue.privacy.noise import FastNoise, NoiseSource, piece_rows
 from dpvalue.progress import Progress
@@ -172,7 +172,7 @@ class InterleavedReleases:
         self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
         """The same in compiled code, some walks in each thread."""
-        from dpvalue.party.walk_kernel import follow
+        from dpvalue.models.linear_kernels import follow
 
         factored, before = self.contributions.factored, history.previous
         assert factored is not None

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from dpvalue.data.rows import PrivateRows, PublicRows
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.models import UnitNumbers
+from dpvalue.models.derived import Described, ProjectedLinear, Score
 from dpvalue.models.headed import Headed
 from dpvalue.models.linear import Linear
-from dpvalue.models.rows import Described, Score
-from dpvalue.models.subspace import ProjectedLinear
 
 
 def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:

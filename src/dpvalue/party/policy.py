@@ -15,7 +15,7 @@ from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
-from dpvalue.protocol.sealing import require_public
+from dpvalue.protocol.archive import require_public
 from dpvalue.stored import COUNT, POSITIVE, is_number, must_be, parse, read, read_text
 
 _DELTA = must_be("above 0 and below 1", lambda found: is_number(found) and 0 < found < 1)
@@ -74,7 +74,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class KnownCoordinator:
     """Who may ask, by the public line of its key.
 
     Attributes:
@@ -136,7 +136,7 @@ class Policy:
 
     protection: Protection = Protection()
     limits: Limits = Limits()
-    coordinators: tuple[Coordinator, ...] = ()
+    coordinators: tuple[KnownCoordinator, ...] = ()
     unsigned: bool = False
     models: tuple[Allowed, ...] = _MODELS
     columns: tuple[str, ...] | None = None
@@ -164,7 +164,7 @@ class Policy:
         )
         return Policy(protection, unsigned=True)
 
-    def coordinator(self, key: str | None) -> Coordinator | None:
+    def coordinator(self, key: str | None) -> KnownCoordinator | None:
         """Return who has a key; None where the policy answers anybody. Raises for an asker whom it does not know."""
         if self.unsigned:
             return None

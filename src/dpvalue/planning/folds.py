@@ -19,9 +19,9 @@ from torch import Tensor
 from dpvalue.arrays import Array, Floats, Ints
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.models import REGRESSION, Linear, Model, Score, projected
-from dpvalue.models.training import Training
+from dpvalue.models.build import Training
 from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.clipping import rule_named
 from dpvalue.privacy.mechanism import Mechanism

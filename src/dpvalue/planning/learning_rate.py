@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.metrics import LOSS
 from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import PublicSet
+from dpvalue.data.utility import LOSS, PublicSet
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError
 from dpvalue.models import Model

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from dpvalue.display import changed_fields
-from dpvalue.engine.base import Engine
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy

@@ -12,6 +12,8 @@ enters anything: that a name stands for the same rows in all runs is the holder'
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dpvalue.errors import DpvalueError
@@ -71,6 +73,22 @@ class Terms:
         if isinstance(self.parties, tuple):
             return f"{self.budget.terms}, if a name of a party stands for the same rows in all of them"
         return self.budget.terms
+
+
+def new_terms(
+    budget: Privacy,
+    name: str,
+    parties: Sequence[str | int] | str | None,
+    party_column: str | None,
+    person: str | None,
+) -> Terms:
+    """Return the terms of a new ledger (`Ledger.create`), with a salt of its own."""
+    if parties is None and budget.unit == "party" and party_column is None:
+        parties = ROWS
+    named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
+    if isinstance(named, tuple):
+        require_names("names of parties", named)
+    return Terms(name, budget, named, party_column, person, secrets.token_hex(16))
 
 
 @dataclass(frozen=True)

@@ -18,32 +18,28 @@ nothing notices; nor does anything notice a second ledger for the same data.
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.names import require_names
+from dpvalue.privacy import ledger_entries
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge, require_room, spent
-from dpvalue.privacy.holders import ROWS, Holding, Terms, require_holding, require_new, require_unit
-from dpvalue.privacy.ledger_entries import costs, is_reserved, missing_rounds, parties_of, released
+from dpvalue.privacy.holders import Holding, Terms, new_terms, require_holding, require_new, require_unit
 from dpvalue.privacy.ledger_file import (
     ADDED,
     RELEASE,
     RESERVED,
     Entry,
     LedgerFile,
-    chain_start,
     create_file,
     head_of,
     is_file,
     keep_head,
     kept_head,
     open_file,
-    require_free,
     require_head,
 )
 
@@ -132,17 +128,8 @@ class Ledger:
             (0.0, ('north',))
         """
         path, head = Path(path), None if head is None else Path(head)
-        if parties is None and budget.unit == "party" and party_column is None:
-            parties = ROWS
-        named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
-        if isinstance(named, tuple):
-            require_names("names of parties", named)
-        terms = Terms(name, budget, named, party_column, person, secrets.token_hex(16))
-        for file in (path, *(() if head is None else (head,))):
-            require_free(file)
-        create_file(path, terms)
-        if head is not None:
-            keep_head(head, f"0:{chain_start(terms)}")
+        terms = new_terms(budget, name, parties, party_column, person)
+        create_file(path, terms, head)
         return cls(path, purpose, head)
 
     def __repr__(self) -> str:
@@ -193,7 +180,7 @@ class Ledger:
     @property
     def parties(self) -> tuple[str, ...] | str | None:
         """Whom a ledger per party protects, with those that were added; None where a column alone tells them."""
-        return parties_of(self.terms, self.entries())
+        return ledger_entries.parties_of(self.terms, self.entries())
 
     def add_parties(self, names: Sequence[str | int]) -> None:
         """Add parties, who must hold data of nobody that is there; written into the chain, and free.
@@ -212,7 +199,7 @@ class Ledger:
         """
         added = tuple(dict.fromkeys(map(str, names)))
         with self._open() as file:
-            require_new(parties_of(file.terms, file.entries), added)
+            require_new(ledger_entries.parties_of(file.terms, file.entries), added)
             count = sum(entry.kind == ADDED for entry in file.entries)
             file.append(ADDED, "", count, "", None, json.dumps(added).encode())
         self._keep_head()
@@ -231,7 +218,7 @@ class Ledger:
         """
         require_count("round", round_, least=0)
         with self._open() as file:
-            earlier = released(file.entries, self.purpose, round_)
+            earlier = ledger_entries.released(file.entries, self.purpose, round_)
             if earlier is not None:
                 if earlier.request != request:
                     raise DpvalueError(
@@ -240,8 +227,8 @@ class Ledger:
                     )
                 self.returned[round_] = earlier.time
                 return file.content(earlier)
-            if not is_reserved(file.entries, self.purpose, round_, charge):
-                require_room(costs(file.entries), charge, self.budget)
+            if not ledger_entries.is_reserved(file.entries, self.purpose, round_, charge):
+                require_room(ledger_entries.costs(file.entries), charge, self.budget)
             made = make()
             file.append(RELEASE, self.purpose, round_, request, charge, made)
         self._keep_head()
@@ -250,9 +237,9 @@ class Ledger:
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
-        missing = missing_rounds(entries, self.purpose, rounds)
+        missing = ledger_entries.missing_rounds(entries, self.purpose, rounds)
         if missing:
-            require_room(costs(entries), charge.times(missing), self.budget)
+            require_room(ledger_entries.costs(entries), charge.times(missing), self.budget)
 
     def reserve(self, rounds: int, charge: Charge) -> None:
         """Charge all rounds of this purpose at once, before the first: other questions cannot use up their room.
@@ -263,38 +250,30 @@ class Ledger:
             return
         whole = charge.times(rounds)
         with self._open() as file:
-            own = [entry for entry in file.entries if entry.purpose == self.purpose and entry.kind != ADDED]
-            if own:
-                if (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
-                    raise DpvalueError(f"the rounds of {self.purpose!r} were asked for differently before")
+            if ledger_entries.are_reserved(file.entries, self.purpose, rounds, whole):
                 return
-            require_room(costs(file.entries), whole, self.budget)
+            require_room(ledger_entries.costs(file.entries), whole, self.budget)
             file.append(RESERVED, self.purpose, rounds, "", whole, b"")
         self._keep_head()
 
     def stored(self, round_: int) -> tuple[bytes, str] | None:
         """Return the bytes of a round of this purpose and the digest of their entry; None if there are none."""
         with self._open() as file:
-            entry = released(file.entries, self.purpose, round_)
+            entry = ledger_entries.released(file.entries, self.purpose, round_)
             return None if entry is None else (file.content(entry), entry.digest)
 
     def require_same(self, round_: int, request: str) -> None:
         """Raise if a round of this purpose was asked for by another request."""
-        entry = released(self.entries(), self.purpose, round_)
-        if entry is not None and entry.request != request:
-            raise DpvalueError(f"round {round_} of {self.purpose!r} was asked for differently before")
+        ledger_entries.require_same(self.entries(), self.purpose, round_, request)
 
     def require_entry(self, digest: str) -> None:
         """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
-        if all(entry.digest != digest for entry in self.entries()):
-            raise DpvalueError(
-                f"the ledger {str(self.path)!r} lacks an entry that a coordinator has seen: an old copy was put back"
-            )
+        ledger_entries.require_entry(self.entries(), digest, self.path)
 
     @property
     def spent(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
-        return spent(costs(self.entries()), self.budget)
+        return spent(ledger_entries.costs(self.entries()), self.budget)
 
     def entries(self) -> list[Entry]:
         """Return all entries, without their bytes; every digest is checked.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.holders import Terms
-from dpvalue.privacy.ledger_file import RELEASE, RESERVED, Entry
+from dpvalue.privacy.ledger_file import ADDED, RELEASE, RESERVED, Entry
 
 
 def costs(entries: Sequence[Entry]) -> list[Charge]:
@@ -43,6 +44,14 @@ def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Cha
     return False
 
 
+def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, whole: Charge) -> bool:
+    """Return whether so many rounds of a purpose were charged for before; raise if it was used in another way."""
+    own = [entry for entry in entries if entry.purpose == purpose and entry.kind != ADDED]
+    if own and (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
+        raise DpvalueError(f"the rounds of {purpose!r} were asked for differently before")
+    return bool(own)
+
+
 def missing_rounds(entries: Sequence[Entry], purpose: str, rounds: int) -> int:
     """Return how many of the rounds 0, ..., rounds - 1 of a purpose are still to be charged."""
     own = [entry for entry in entries if entry.purpose == purpose]
@@ -50,3 +59,18 @@ def missing_rounds(entries: Sequence[Entry], purpose: str, rounds: int) -> int:
         return 0
     stored = {entry.round for entry in own if entry.kind == RELEASE}
     return rounds - len(stored & set(range(rounds)))
+
+
+def require_same(entries: Sequence[Entry], purpose: str, round_: int, request: str) -> None:
+    """Raise if a round of a purpose was asked for by another request."""
+    entry = released(entries, purpose, round_)
+    if entry is not None and entry.request != request:
+        raise DpvalueError(f"round {round_} of {purpose!r} was asked for differently before")
+
+
+def require_entry(entries: Sequence[Entry], digest: str, path: Path) -> None:
+    """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
+    if all(entry.digest != digest for entry in entries):
+        raise DpvalueError(
+            f"the ledger {str(path)!r} lacks an entry that a coordinator has seen: an old copy was put back"
+        )

@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+from dpvalue.display import one_line
 from dpvalue.errors import DpvalueError
-from dpvalue.printable import one_line
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.holders import Terms
@@ -121,8 +121,10 @@ class LedgerFile:
             raise DpvalueError(f"the ledger {str(self.path)!r} did not keep an entry: nothing was released")
 
 
-def create_file(path: Path, terms: Terms) -> None:
-    """Make the file of a ledger without entries, readable by its owner alone; raises if there is a file already."""
+def create_file(path: Path, terms: Terms, head: Path | None) -> None:
+    """Make the file of a ledger without entries, for its owner alone, and its head file; raises if one is there."""
+    for file in (path, *(() if head is None else (head,))):
+        _require_free(file)
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (OSError, ValueError) as error:  # a name with a zero byte is a bad value
@@ -130,8 +132,10 @@ def create_file(path: Path, terms: Terms) -> None:
     with _transaction(path) as database:
         for statement in _TABLES:
             database.execute(statement)
-        cells = FORMAT_VERSION, json.dumps(asdict(terms)), chain_start(terms)
+        cells = FORMAT_VERSION, json.dumps(asdict(terms)), _chain_start(terms)
         database.execute("INSERT INTO ledger VALUES (?, ?, ?)", cells)
+    if head is not None:
+        keep_head(head, f"0:{_chain_start(terms)}")
 
 
 @contextmanager
@@ -143,7 +147,7 @@ def open_file(path: Path, terms: Terms | None = None) -> Iterator[LedgerFile]:
         if len(rows) != 1:
             raise DpvalueError(f"{str(path)!r} is damaged: it must hold one budget, and holds {len(rows)}")
         found = _parsed(Terms, rows[0][0], "its budget")
-        if chain_start(found) != rows[0][1] or found != (terms or found):
+        if _chain_start(found) != rows[0][1] or found != (terms or found):
             raise DpvalueError(f"the budget of the ledger {str(path)!r} has been altered")
         yield LedgerFile(path, found, _read_entries(path, found, database), database)
 
@@ -153,7 +157,7 @@ def head_of(file: LedgerFile) -> str:
     return f"{len(file.entries)}:{_head(file.terms, file.entries)}"
 
 
-def chain_start(terms: Terms) -> str:
+def _chain_start(terms: Terms) -> str:
     """Return where the chain starts: what the ledger is for, so that it cannot be changed unnoticed."""
     return hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(terms)]).encode()).hexdigest()
 
@@ -240,7 +244,7 @@ def _whole(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
 
 
 def _head(terms: Terms, entries: tuple[Entry, ...] | list[Entry]) -> str:
-    return entries[-1].digest if entries else chain_start(terms)
+    return entries[-1].digest if entries else _chain_start(terms)
 
 
 def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
@@ -274,7 +278,7 @@ def require_head(file: LedgerFile, head: str) -> None:
     if not is_head(head):
         raise DpvalueError(f"head must be what `head` printed, like 3:0f..., got {head!r}")
     count, _, digest = head.partition(":")
-    digests = [chain_start(file.terms), *(entry.digest for entry in file.entries)]
+    digests = [_chain_start(file.terms), *(entry.digest for entry in file.entries)]
     if int(count) >= len(digests) or digests[int(count)] != digest:
         raise DpvalueError(
             f"the ledger {str(file.path)!r} does not continue the kept head: entries were removed, or an old copy was "
@@ -290,7 +294,7 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def require_free(path: Path) -> None:
+def _require_free(path: Path) -> None:
     """Raise unless a file can be made here."""
     try:
         folder, taken = path.parent.is_dir(), path.exists()

@@ -3,7 +3,7 @@
 A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
 how. All of it is public. A request asks for one round, at some models; that for the first round follows from the job
 and a party's number of units. A release is what leaves a party. Each is a file (safetensors with a JSON header) and has
-a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.sealing`).
+a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.archive`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpvalue.data.encoding import Encoding, check_encoding, encoding_from_json, encoding_to_json
 from dpvalue.display import counted
-from dpvalue.engine.local import DTYPES
+from dpvalue.engine.engines import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import KINDS, Model, ModelFactory, UnitNumbers, build_model, head_on_trunk
 from dpvalue.names import require_names

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from dpvalue.display import counted
 from dpvalue.errors import DpvalueError, require_count
-from dpvalue.protocol.archive import Archive, Parts, Tensors, digest, read_bytes
-from dpvalue.protocol.sealing import Key, Seal, open_seal
+from dpvalue.protocol.archive import Archive, Key, Parts, Seal, Tensors, digest, open_seal, read_bytes
 from dpvalue.storage import write_whole
 from dpvalue.stored import TEXT, WHOLE, build, fields, refusing
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from dpvalue.display import changed_fields
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import REGRESSION, Linear, Model
-from dpvalue.models.training import ridge, train
+from dpvalue.models.build import ridge, train
 
 SOURCES = ("refit", "path", "utility", "classes", "singular", "loss")
 

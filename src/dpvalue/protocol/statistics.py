@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import Described, Linear, Model, Projected, Score, UnitNumbers, projected
-from dpvalue.models.rows import BESIDES
+from dpvalue.models.derived import BESIDES
 from dpvalue.protocol.archive import Tensors
 from dpvalue.stored import POSITIVE, build, fields
 

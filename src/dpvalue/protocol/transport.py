@@ -58,7 +58,7 @@ Respond = Callable[[Asked], Answered]
 
 
 class Nodes(Protocol):
-    """Whom a coordinator can ask, by number. Over Flower, or in this process (`together.py`)."""
+    """Whom a coordinator can ask, by number. Over Flower: `dpvalue.flower.app.GridNodes`."""
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now, in order."""

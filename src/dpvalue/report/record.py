@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from reprlib import repr as short
 from typing import Annotated, Any
 
-from dpvalue.data.metrics import LOSS
+from dpvalue.data.utility import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
@@ -56,7 +56,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Charged:
+class LedgerState:
     """Where a ledger stood after the run: spent so far, of how much, on which terms, and its head to keep."""
 
     spent: float
@@ -66,7 +66,7 @@ class Charged:
 
 
 @dataclass(frozen=True)
-class Valued:
+class Valuation:
     """How values were made, and what they say.
 
     Attributes:
@@ -129,7 +129,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweringParty:
     """A party that answered from home: its number of units, how often it released, and its key if it signed."""
 
     party: str
@@ -160,7 +160,7 @@ class Federated:
 
     job: str
     rounds: Count
-    answered: tuple[Answered, ...]
+    answered: tuple[AnsweringParty, ...]
     rejected: tuple[Rejected, ...]
 
 
@@ -188,8 +188,8 @@ class Record:
     trained: Trained
     guarantee: Annotated[Guarantee, check_guarantee]
     plan: Planned | None
-    ledger: Charged | None
-    values: Valued | None
+    ledger: LedgerState | None
+    values: Valuation | None
     curves: tuple[CurveRecord, ...]
     detection: Detection | None
     federated: Federated | None = None

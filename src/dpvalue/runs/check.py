@@ -18,7 +18,7 @@ from dpvalue.data.parties import numbered_groups, spread
 from dpvalue.data.schema import Categorical, Numeric
 from dpvalue.models import CLASSIFICATION
 from dpvalue.runs.config import RunConfig
-from dpvalue.runs.sources import Job, open_job
+from dpvalue.runs.sources import FileRun, open_run
 
 
 @dataclass(frozen=True, order=True)
@@ -81,7 +81,7 @@ def check(config: RunConfig) -> Check:
 
     No guarantee: what it returns is a function of the rows, without noise.
     """
-    job = open_job(config)
+    job = open_run(config)
     groups, persons = job.owners
     beyond, public = _beyond(job), _public_rows(job)
     files, labels, start = [], [], 0
@@ -112,25 +112,25 @@ def check(config: RunConfig) -> Check:
     return Check(tuple(files), *_labels(job, np.concatenate(labels)))
 
 
-def _public_rows(job: Job) -> set[tuple[Any, ...]]:
+def _public_rows(job: FileRun) -> set[tuple[Any, ...]]:
     """The rows of the public file: what each cell of features and target says."""
     features = job.utility.X
     return set(zip(*(features[name].texts() for name in job.schema.names), job.utility.y, strict=True))
 
 
-def _rows(job: Job, columns: Columns) -> Iterable[tuple[Any, ...]]:
+def _rows(job: FileRun, columns: Columns) -> Iterable[tuple[Any, ...]]:
     """The same of private records; a bad one, of which nothing is known, is not among them."""
     target = job.labels(columns[job.config.target])
     return zip(*(columns[name].texts() for name in job.schema.names), target, strict=True)
 
 
-def _names(job: Job) -> list[str]:
+def _names(job: FileRun) -> list[str]:
     config = job.config
     own = [name for name in (config.group, config.person) if name is not None]
     return list(dict.fromkeys([*job.schema.names, config.target, *own]))
 
 
-def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
+def _note_block(job: FileRun, block: Block, notes: _Notes) -> Any:
     """Note what is wrong with records, features and labels; return which records contribute nothing."""
     silent = block.bad
     for place, fault in block.faults.items():
@@ -157,7 +157,7 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
     return silent | missing | wrong
 
 
-def _note_features(job: Job, block: Block, notes: _Notes) -> None:
+def _note_features(job: FileRun, block: Block, notes: _Notes) -> None:
     """Note what counts, but perhaps not as was meant."""
     for encoder in job.schema.columns_:
         column = block.columns[encoder.name]
@@ -184,7 +184,7 @@ def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _
     return ownerless
 
 
-def _beyond(job: Job) -> Bools:
+def _beyond(job: FileRun) -> Bools:
     """Which rows do not count as their person is in more parties than may be, and this is none of the first."""
     groups, persons = job.owners
     rows = sum(peek.rows for peek in job.peeks)
@@ -197,7 +197,7 @@ def _beyond(job: Job) -> Bools:
     return beyond
 
 
-def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
+def _labels(job: FileRun, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
     """Labels of the public file and of the private ones, side by side."""
     public = np.asarray(job.utility.y)
     if job.classes is not None:

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from dpvalue.data.rows import PublicRows
+from dpvalue.engine.engines import TABLES
 from dpvalue.engine.evaluator import Evaluator, Walker
-from dpvalue.engine.local import TABLES
 from dpvalue.games.estimates import Estimator
 from dpvalue.games.semivalues import semivalues
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame
 from dpvalue.methods.base import Choice
-from dpvalue.methods.line import MANY
+from dpvalue.methods.few import MANY
 from dpvalue.party.contributions import Answering, Contributions
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.planning.situation import Situation

@@ -14,15 +14,14 @@ import torch
 
 from dpvalue.data.checks import require_other_file
 from dpvalue.data.files import read_labels, read_public
-from dpvalue.data.metrics import as_metric
 from dpvalue.data.parties import Parties
-from dpvalue.data.utility import Utility
+from dpvalue.data.utility import Utility, as_metric
 from dpvalue.detection import auc, precision_at
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues as kinds_of
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.progress import Progress
-from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Record, Trained, Valued, Versions
+from dpvalue.report.record import CurveRecord, Detection, LedgerState, Planned, Record, Trained, Valuation, Versions
 from dpvalue.runs.config import RunConfig
 from dpvalue.runs.folder import (
     Folder,
@@ -37,7 +36,7 @@ from dpvalue.runs.folder import (
 )
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.run import release_prepared, value_prepared
-from dpvalue.runs.sources import Job, Known
+from dpvalue.runs.sources import FileRun, Known
 from dpvalue.runs.table import Table
 from dpvalue.tasks import ORDERS, Curve, retraining_curve
 from dpvalue.values.result import Result
@@ -73,7 +72,7 @@ def valued_record(
     metric = as_metric(result.utility.metric).title
     return replace(
         record,
-        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
+        values=Valuation(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )
@@ -85,9 +84,9 @@ def _planned(plan: Plan) -> Planned:
     return Planned(*ceilings, plan.expected_auc, plan.efficiency, plan.sizes.records, plan.advice, str(plan))
 
 
-def _charged(path: str) -> Charged:
+def _charged(path: str) -> LedgerState:
     ledger = Ledger(path)
-    return Charged(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
+    return LedgerState(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
 
 
 def _points(curve: Curve) -> CurveRecord:
@@ -125,7 +124,7 @@ class Done:
     record: Record
 
 
-def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
+def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
     """Make the releases and the values, and write the folder.
 
     From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
@@ -272,7 +271,7 @@ def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None
     return folder.path / f"revalue-{name}{'' if metric is None else f'-{metric}'}"
 
 
-def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
+def _retrained(job: FileRun, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
     """Curves of models trained on raw rows, which only a run without privacy may show."""
     if result.guarantee.private:
         return None

@@ -18,10 +18,9 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.data.metrics import LOSS
 from dpvalue.data.parties import read_data
 from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import Utility
+from dpvalue.data.utility import LOSS, Utility
 from dpvalue.display import extremes
 from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError, require_count
@@ -296,7 +295,7 @@ def learning_of(run: Run) -> Learning:
 
 
 def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> Learning:
-    """Return the server's side for parties who are asked by messages: `rounds.ask_each` of `prepared.job(names)`."""
+    """Return the server's side for parties who are asked by messages, `rounds.requests` of `prepared.job(names)`."""
     choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
     return Learning(
         walker=Walker(choice.walked, choice.initial, choice.learning_rate, settings.engine),

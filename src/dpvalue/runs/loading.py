@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats
 from dpvalue.data.encoding import check_encoding, encoding_from_json
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.games.estimates import FIELDS, Estimate
 from dpvalue.games.semivalues import Semivalue, semivalue

@@ -14,22 +14,21 @@ from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
-from dpvalue.engine.local import TABLES
+from dpvalue.engine.engines import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.methods.base import method_named
 from dpvalue.methods.choosing import choose, method_of
 from dpvalue.methods.steps import Steps
-from dpvalue.planning.expectation import CAN_WORK as CAN_AGREE
-from dpvalue.planning.expectation import Agreement
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
-from dpvalue.planning.situation import Situation, expected_at, no_laplace
+from dpvalue.planning.situation import CAN_WORK as CAN_AGREE
+from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs, stated_costs, timed_costs
-from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Limits, Plan, Sizes, Wanted
+from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, Wanted
 from dpvalue.runs.run import Prepared, open_setting
 
 _EPSILONS = 0.01, 1000.0
@@ -250,11 +249,11 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     return possible
 
 
-def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> Limits:
+def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> Bounds:
     gaussian, laplace = both["gaussian"], both["laplace"]
     mu = None if gaussian is None else gaussian.mu
     one_each = laplace is not None and privacy.parties_per_person == 1
-    return Limits(
+    return Bounds(
         gaussian=gaussian,
         laplace=laplace,
         ceiling=ceiling(epsilon, privacy.neighbours),

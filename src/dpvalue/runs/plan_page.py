@@ -10,7 +10,7 @@ from dpvalue.detection import efficiency, is_useful
 from dpvalue.display import counted, html_lines
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.planning.expectation import Agreement, Expectation
+from dpvalue.planning.situation import Agreement, Expectation
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.progress import Progress, reporting
@@ -37,7 +37,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Bounds:
     """What the budget allows before anything is chosen.
 
     Attributes:
@@ -101,7 +101,7 @@ class Plan:
     schedule: Schedule
     spent: Guarantee | None
     table_noise: float | None
-    limits: Limits
+    limits: Bounds
     projection: Projection | None
     expected: Expectation | Agreement | None
     wanted: Wanted | None

@@ -40,8 +40,7 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Asked, AtPoints
 from dpvalue.protocol.projection import Projection
 from dpvalue.runs.charging import Charging, charging
-from dpvalue.runs.making import make_job, make_table
-from dpvalue.runs.rounds import Rounds
+from dpvalue.runs.rounds import Rounds, make_job, make_table
 from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
 

@@ -1,8 +1,8 @@
 """A run from files: the public file is read, the private ones are peeked at, and a plan is made.
 
-Private files are opened twice. `open_job` reads the names of their columns and their numbers of lines; with `group` (or
+Private files are opened twice. `open_run` reads the names of their columns and their numbers of lines; with `group` (or
 `person`), that column too, which tells the party of each line (the number of persons of each party): what is public of
-them, and until the user has agreed nothing else is read. `Job.read` reads the rows.
+them, and until the user has agreed nothing else is read. `FileRun.read` reads the rows.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class PublicSide:
 
 
 @dataclass(frozen=True, eq=False)
-class Job(PublicSide):
-    """A run whose public side is ready; made by `open_job`.
+class FileRun(PublicSide):
+    """A run whose public side is ready; made by `open_run`.
 
     Attributes:
         peeks: what is public of the private files.
@@ -229,7 +229,7 @@ class Job(PublicSide):
         return read_labels(column, self.task)
 
 
-def open_job(config: RunConfig) -> Job:
+def open_run(config: RunConfig) -> FileRun:
     """Read the public file, peek at the private ones, and check that they fit."""
     if not config.train:
         raise DpvalueError("train must name at least one file: these are the options of a study (dpvalue job)")
@@ -237,7 +237,7 @@ def open_job(config: RunConfig) -> Job:
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
     peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])
-    job = Job(**parts, peeks=peeks, owners=owners)
+    job = FileRun(**parts, peeks=peeks, owners=owners)
     job.require_ledger()
     return job
 

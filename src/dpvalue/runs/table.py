@@ -13,9 +13,8 @@ from torch import Tensor
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding, encoding_to_json
 from dpvalue.data.utility import Utility, as_utility
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine, Local
 from dpvalue.engine.evaluator import Walker
-from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count, require_positive
 from dpvalue.games.estimates import warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues

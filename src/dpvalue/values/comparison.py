@@ -10,9 +10,8 @@ from statistics import NormalDist
 import numpy as np
 
 from dpvalue.arrays import Bools, Ints
-from dpvalue.display import html_lines
+from dpvalue.display import html_lines, one_line
 from dpvalue.errors import DpvalueError, UnknownPartyError
-from dpvalue.printable import one_line
 from dpvalue.values.intervals import WIDTH, Renoised, quantile
 
 Name = str | int

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dpvalue.arrays import Floats
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.errors import require_count
 from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.display import by_value, extremes, html_table
+from dpvalue.display import by_value, extremes, html_table, one_line
 from dpvalue.errors import DpvalueError, require_positive
-from dpvalue.printable import one_line
 from dpvalue.values.intervals import Renoised
 
 if TYPE_CHECKING:

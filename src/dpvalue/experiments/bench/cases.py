@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -23,11 +22,11 @@ from torch import nn
 from dpvalue.api import value
 from dpvalue.arrays import Floats
 from dpvalue.detection import auc
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import require_choice
 from dpvalue.experiments.bench.data import Made, made
 from dpvalue.experiments.bench.literal import LiteralLoop
-from dpvalue.experiments.bench.machine import Measured, facts, measure
+from dpvalue.experiments.bench.machine import Measured, environment, facts, measure
 from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.noise import NoiseStream, noise_source
@@ -106,7 +105,7 @@ def _compare(
             cores.append(loop.seconds_per_step(slice_, 0.9, ALPHA, CLIP, 3.867, time.process_time))
         torch.set_num_threads(threads)
         for run, measured in zip(runs, found, strict=True):
-            with _environment(DPVALUE_COMPILED="1" if run.compiled else "0"):
+            with environment(DPVALUE_COMPILED="1" if run.compiled else "0"):
                 if turn == 0:
                     _value(data, run.schedule, min(run.permutations, 40), gpu, model=model)  # warm up
                 work = partial(_value, data, run.schedule, run.permutations, gpu, model=model, noise=run.noise)
@@ -130,19 +129,6 @@ def _compare(
             )
         )
     return lines
-
-
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            os.environ.pop(name)
-            if old is not None:
-                os.environ[name] = old
 
 
 def covertype() -> list[Line]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.engine.graphs import Graph
+from dpvalue.engine.engines import Graph
 from dpvalue.experiments.paper.problem import Problem
 from dpvalue.experiments.paper.readings import WATCH
 from dpvalue.party.contributions import Contributions

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.agreement import Cells
 from dpvalue.experiments.paper.datasets import Arrays, load

@@ -1,20 +1,99 @@
-"""One machine: which device and precision to use, how many threads, how much memory a batch may take."""
+"""Engines: where work runs, and in which pieces. `Local` is one machine, its threads, memory and GPU."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from dpvalue.display import changed_fields
-from dpvalue.engine.base import Done, Item
 from dpvalue.errors import DpvalueError, require_choice, require_count
+
+Item = TypeVar("Item")
+Done = TypeVar("Done")
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs the work of the library; `dpvalue.Local` is one, and any object with these members is another.
+
+    Pieces decide in which order numbers are added up, and so the last bits of results. Engines with the same `piece`,
+    on machines with the same kernels, give the same bits, however they do the pieces.
+
+    Example:
+        >>> import dpvalue as dpv
+        >>> isinstance(dpv.Local(), Engine)
+        True
+    """
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device to compute on."""
+        ...
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The floating-point type to compute in."""
+        ...
+
+    def piece(self, numbers: int, least: int = 1) -> int:
+        """Return how many items of so many numbers go in one piece, at least 1.
+
+        `least` are enough to be fast: more only if they fit a cache, fewer only if those do not fit the memory.
+        """
+        ...
+
+    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool = True) -> list[Done]:
+        """Return work(item) of each item, in order; in any threads of this process if they may `share` the work."""
+        ...
+
+    def ahead(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+        """Yield work(item) of each item, in order, each called after the one before it is done; maybe ahead of time."""
+        ...
+
+    def threading(self) -> AbstractContextManager[None]:
+        """Return a context in which all work is done, for what an engine sets up, and takes back at the end."""
+        ...
+
+    def require_room(self, parties: int, size: int) -> None:
+        """Raise `DpvalueError` if a table of so many parties and parameters cannot fit."""
+        ...
+
+
+class Graph:
+    """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call.
+
+    Tensors that `work` uses besides its arguments are read anew in each call, from where they were when recorded.
+    """
+
+    def __init__(self, work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> None:
+        self._inputs = [tensor.clone() for tensor in like]
+        with torch.cuda.device(like[0].device):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):  # libraries set themselves up on the first calls, which a graph must not record
+                    work(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._output = work(*self._inputs)
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return work(*tensors)."""
+        for static, tensor in zip(self._inputs, tensors, strict=True):
+            static.copy_(tensor)
+        self._graph.replay()
+        return self._output
+
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _CACHED_NUMBERS = 2**19

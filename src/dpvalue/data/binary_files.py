@@ -1,14 +1,16 @@
-"""NPZ files, read some rows at a time: what is in memory is a block of rows, however long the file is.
+"""NPZ and Parquet files, read some rows at a time: what is in memory is a block of rows, however long a file is.
 
-Of an archive only headers are read at first. An array that is stored row by row is streamed, compressed or not, and the
-archive's check sums are compared on the way. One that is stored column by column (Fortran's order) is mapped into
+Of an NPZ archive only headers are read at first. An array that is stored row by row is streamed, compressed or not, and
+the archive's check sums are compared on the way. One that is stored column by column (Fortran's order) is mapped into
 memory where it is not compressed, a window for each block; compressed, it can only be read whole, and a large one is
 refused.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
+import re
 import struct
 import tokenize
 import zipfile
@@ -18,14 +20,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpvalue.arrays import Array
 from dpvalue.data.columns import Column, Columns
-from dpvalue.data.conversions import of_array
+from dpvalue.data.conversions import of_array, of_arrow
 from dpvalue.errors import DpvalueError
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 MOST_BYTES_WHOLE = 2**28  # of an array that cannot be read in pieces
 _PIECE = 2**20
@@ -36,7 +41,7 @@ _DAMAGED = (
 
 
 @dataclass(frozen=True)
-class Member:
+class ArchiveMember:
     """An array of an archive: what its header says, and where the numbers begin in the member's bytes."""
 
     name: str
@@ -69,7 +74,7 @@ class Npz:
     path: Path
     binary: IO[bytes]
     archive: zipfile.ZipFile
-    members: tuple[Member, ...]
+    members: tuple[ArchiveMember, ...]
 
     @property
     def rows(self) -> int:
@@ -77,9 +82,9 @@ class Npz:
         return self.members[0].rows
 
     @cached_property
-    def places(self) -> dict[str, tuple[Member, int]]:
+    def places(self) -> dict[str, tuple[ArchiveMember, int]]:
         """By the name of a column, its array and its place in a row."""
-        places: dict[str, tuple[Member, int]] = {}
+        places: dict[str, tuple[ArchiveMember, int]] = {}
         for member in self.members:
             for place, name in enumerate(member.columns):
                 if name in places:
@@ -108,7 +113,7 @@ class Npz:
         member, place = self.places[name]
         return of_array(now[member.name][:, place])
 
-    def _pieces(self, member: Member, most: int) -> Iterator[Array]:
+    def _pieces(self, member: ArchiveMember, most: int) -> Iterator[Array]:
         """The rows of an array, flat (rows, width), at most so many at once."""
         if not member.by_columns:
             return _streamed(self.archive, member, most)
@@ -145,7 +150,7 @@ def _damage_said(path: Path) -> Iterator[None]:
         raise DpvalueError(f"{path} is not an NPZ file of plain arrays") from None
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArchiveMember:
     """What the header of an array says; raises ValueError unless it is of numbers, texts or times, and as long as that.
 
     Before any memory is asked for: a header may claim a shape of 10^12.
@@ -159,10 +164,10 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Member:
     if dtype.kind not in "biufUSM" or min(shape, default=0) < 0 or entry.file_size - start != size:
         raise ValueError(entry.filename)
     by_columns = by_columns and len(shape) > 1
-    return Member(entry.filename.removesuffix(".npy"), entry, tuple(shape), dtype, by_columns, start)
+    return ArchiveMember(entry.filename.removesuffix(".npy"), entry, tuple(shape), dtype, by_columns, start)
 
 
-def _streamed(archive: zipfile.ZipFile, member: Member, most: int) -> Iterator[Array]:
+def _streamed(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         file.read(member.start)
         for first in range(0, member.rows, most):
@@ -172,7 +177,7 @@ def _streamed(archive: zipfile.ZipFile, member: Member, most: int) -> Iterator[A
             raise ValueError(member.name)
 
 
-def _array(content: bytes, member: Member, rows: int) -> Array:
+def _array(content: bytes, member: ArchiveMember, rows: int) -> Array:
     if len(content) != rows * member.width * member.dtype.itemsize:
         raise EOFError
     if not content:  # texts of no letters
@@ -180,7 +185,7 @@ def _array(content: bytes, member: Member, rows: int) -> Array:
     return np.frombuffer(content, dtype=member.dtype).reshape(rows, member.width)
 
 
-def _mapped(binary: IO[bytes], archive: zipfile.ZipFile, member: Member, most: int) -> Iterator[Array]:
+def _mapped(binary: IO[bytes], archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         while file.read(_PIECE):  # for the check sum
             pass
@@ -195,9 +200,95 @@ def _mapped(binary: IO[bytes], archive: zipfile.ZipFile, member: Member, most: i
         yield block.reshape(len(block), -1)
 
 
-def _whole(archive: zipfile.ZipFile, member: Member, most: int) -> Iterator[Array]:
+def _whole(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         array: Array = np.lib.format.read_array(file, allow_pickle=False)
     for first in range(0, member.rows, most):
         block = array[first : first + most]
         yield block.reshape(len(block), -1)
+
+
+_BUFFER = 2**16  # bytes of a column
+_TEXT_ROWS = 2**12  # rows of texts at once: a text may be long, and pyarrow repeats it in each row that holds it
+_INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet beside the columns
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Parquet:
+    """An open Parquet file; made by `open_parquet`.
+
+    Attributes:
+        path: the file.
+        names: its columns, without pandas' index.
+        nested: those that hold lists or other nested cells; such a cell is never read, and counts as missing.
+        with_texts: those that hold texts or bytes.
+        rows: the number of records.
+    """
+
+    path: Path
+    file: ParquetFile
+    names: tuple[str, ...]
+    nested: frozenset[str]
+    with_texts: frozenset[str]
+    rows: int
+
+    def blocks(self, names: Sequence[str], most: int) -> Iterator[Columns]:
+        """Yield some columns of all records, at most so many records at once."""
+        flat = [name for name in names if name not in self.nested]
+        size = min(most, _TEXT_ROWS) if self.with_texts.intersection(flat) else most
+        pieces = self.file.iter_batches(batch_size=size, columns=flat)
+        while (piece := self._next(pieces)) is not None:
+            yield Columns({name: self._column(piece, name) for name in names})
+
+    def whole(self) -> Columns:
+        """Return all records of a public file."""
+        with _parquet_damage_said(self.path, "is not a whole Parquet file"):
+            table = self.file.read(columns=[name for name in self.names if name not in self.nested])
+        return Columns({name: self._column(table, name) for name in self.names})
+
+    def _next(self, pieces: Any) -> Any:
+        with _parquet_damage_said(self.path, "is not a whole Parquet file"):
+            return next(pieces, None)
+
+    def _column(self, piece: Any, name: str) -> Column:
+        return Column([None] * piece.num_rows) if name in self.nested else of_arrow(piece.column(name))
+
+
+def open_parquet(path: Path) -> Parquet:
+    """Open a Parquet file, and read its metadata; raises unless they are whole."""
+    try:
+        from pyarrow import parquet, types
+    except ModuleNotFoundError:
+        raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
+    with _parquet_damage_said(path, "is not a Parquet file"):
+        # Through a small buffer: otherwise a row group, which may be the whole file, would be fetched at once.
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
+        kinds = {field.name: field.type for field in file.schema_arrow}
+        names = _names(file.schema_arrow)
+        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        rows = int(file.metadata.num_rows)
+        if min(groups, default=0) < 0 or sum(groups) != rows:
+            raise ValueError("rows")
+    nested = frozenset(name for name in names if types.is_nested(kinds[name]))
+    fixed = (types.is_integer, types.is_floating, types.is_boolean, types.is_temporal, types.is_decimal, types.is_null)
+    texts = frozenset(name for name in names if not any(is_kind(kinds[name]) for is_kind in fixed))
+    return Parquet(path, file, names, nested, texts, rows)
+
+
+def _names(schema: Any) -> tuple[str, ...]:
+    """The names of the columns, but for those that pandas keeps its index in."""
+    stored = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    indices = stored.get("index_columns", []) if isinstance(stored, dict) else []
+    index = {name for name in indices if isinstance(name, str)} if isinstance(indices, list) else set()
+    return tuple(name for name in schema.names if name not in index and _INDEX.fullmatch(name) is None)
+
+
+@contextmanager
+def _parquet_damage_said(path: Path, trouble: str) -> Iterator[None]:
+    """Say in one line whatever pyarrow finds wrong with a file."""
+    from pyarrow import ArrowException
+
+    try:
+        yield
+    except (ArrowException, OSError, ValueError, LookupError, TypeError, OverflowError, MemoryError, RecursionError):
+        raise DpvalueError(f"{path} {trouble}") from None

@@ -1,4 +1,4 @@
-"""`dpvalue reproduce`: the paper's tables and figures."""
+"""`dpvalue reproduce` and `bench`: the paper's tables and figures, and how fast the library is."""
 
 from __future__ import annotations
 
@@ -60,3 +60,22 @@ def reproduce(
                 raise typer.Exit(130) from None
             out.print(f"{experiment.title}\n\n{table}\nwritten to {page}\n")
             experiment.check(stored_trials(experiment, scale, out_), scale.quick)
+
+
+@app.command()
+def bench(
+    cases: Annotated[list[str] | None, argument()] = None,
+    json: Annotated[Path | None, option("Also write the numbers and the machine's facts here.")] = None,
+) -> None:
+    """Time the engine beside the literal Algorithm 1, in one run on made data.
+
+    CASES are cpu (default), gpu, or names of single cases.
+
+    Example: dpvalue bench covertype --json covertype.json
+    """
+    from dpvalue.experiments.bench import run_cases
+
+    with failing_clearly():
+        run_cases(cases or ["cpu"], json)
+    if json is not None:
+        out.print(f"written to {json}")
