@@ -16,15 +16,14 @@ from torch import Tensor
 import dpvalue as dpv
 from dpvalue.coordinator.study import _stand_ins, make_study
 from dpvalue.party.agent import BEFORE, FORBIDDEN, SPENT, UNABLE, UNKNOWN, UNREADABLE, WRONG, Agent
-from dpvalue.party.party import OwnFile
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import Policy
 from dpvalue.protocol.job import Job
-from dpvalue.protocol.messages import Asked as Question
-from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.transport import Answered, Asked, Respond, answer
+from dpvalue.protocol.messages import Query, Release, Request
+from dpvalue.protocol.transport import Question, Reply, Respond, answer
 from dpvalue.runs.config import RunConfig
 from dpvalue.runs.rounds import Ask, requests, require_answer
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.run import PreparedRun, prepare
 from dpvalue.runs.sources import open_public
 
 REFUSALS = {UNREADABLE, UNKNOWN, FORBIDDEN, WRONG, BEFORE, SPENT, UNABLE}
@@ -62,7 +61,7 @@ class Files:
     def agent(self, name: str, policy: Policy | None = None, **given: Any) -> Agent:
         ledger = self.ledger(name)
         rules = policy or Policy.of_ledger(ledger.budget, ledger.terms.person)
-        return Agent(name, OwnFile(self.own(name), rules.protection.person), ledger, rules, **given)
+        return Agent(name, PartyFile(self.own(name), rules.protection.person), ledger, rules, **given)
 
 
 def write_files(folder: Path, sizes: dict[str, int] | None = None, seed: int = 0) -> Files:
@@ -79,7 +78,7 @@ def write_files(folder: Path, sizes: dict[str, int] | None = None, seed: int = 0
     return Files(folder, sizes)
 
 
-def simulated(files: Files, **given: Any) -> tuple[Prepared, Job]:
+def simulated(files: Files, **given: Any) -> tuple[PreparedRun, Job]:
     """A job with seeded noise, and the local run that it must agree with."""
     config = files.config()
     public = open_public(config)
@@ -110,7 +109,7 @@ class LocalNodes:
         """Return the nodes, in order."""
         return sorted(self._parties)
 
-    def exchange(self, asked: Mapping[int, Asked], deadline: float) -> Iterator[tuple[int, Answered | None]]:
+    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers; who is not there, or is done only after the deadline, is absent."""
         end = time.monotonic() + deadline
         for node in sorted(asked):
@@ -131,7 +130,7 @@ def ask_each(job: Job, names: Sequence[str], answers: Sequence[Callable[[Job, Re
         answers: `Party.answer` of each, or what carries a message to it and back.
     """
 
-    def ask(number: int, after: Tensor, asked: Question) -> Tensor:
+    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
         rows = []
         for name, request, respond in zip(names, requests(asked, job.digest, number, len(names)), answers, strict=True):
             release = respond(job, request)

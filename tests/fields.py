@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Any
 
 from dpvalue.protocol.archive import described
-from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.protocol.transport import Question, Reply
 
 Fields = set[tuple[str, str]]
 """Pairs of an output and a field of it."""
@@ -127,7 +127,7 @@ def of_terminal(printed: str, known: set[str], prefixes: list[str]) -> Fields:
     return found
 
 
-def of_messages(messages: list[Asked | Answered]) -> Fields:
+def of_messages(messages: list[Question | Reply]) -> Fields:
     """The fields of messages over Flower, and of what they carry."""
     found: Fields = set()
     for message in messages:

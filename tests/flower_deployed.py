@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from dpvalue.flower import deploy
-from dpvalue.flower.supervise import Kept
+from dpvalue.flower.supervise import SupervisedProcess
 
 PARTIES = ("ada", "bob", "cyd", "dan")
 _HERE = Path(__file__).parent
@@ -30,9 +30,9 @@ class Deployed:
     folder: Path
     home: Path
     address: deploy.Link
-    link: Kept
-    nodes: dict[str, Kept] = field(default_factory=dict)
-    agents: dict[str, Kept] = field(default_factory=dict)
+    link: SupervisedProcess
+    nodes: dict[str, SupervisedProcess] = field(default_factory=dict)
+    agents: dict[str, SupervisedProcess] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
 
     def submit(self, study: str, job: str, deadline: float = 20.0, patience: float = 40.0) -> int:
@@ -95,7 +95,7 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
     with ExitStack() as stack:
         stack.callback(_end_all, home)
         command = deploy.superlink(link, files, folder / "link.db")
-        kept = stack.enter_context(Kept(command, deploy.environment(home), folder / "link.log"))
+        kept = stack.enter_context(SupervisedProcess(command, deploy.environment(home), folder / "link.log"))
         study = Deployed(folder, home, link, kept)
         until(lambda: _listens(link.address), 60, "no SuperLink")
         try:
@@ -106,9 +106,9 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
                 study.numbers[name] = deploy.register(home, deploy.write_node_key(own / "node"))
                 alone = deploy.environment(own / "flwr")
                 node = deploy.supernode(link, own / "node", port, own / "secret")
-                study.nodes[name] = stack.enter_context(Kept(node, alone, own / "node.log"))
+                study.nodes[name] = stack.enter_context(SupervisedProcess(node, alone, own / "node.log"))
                 agent = [sys.executable, str(_HERE / "flower_toys.py"), name, str(port), str(own), str(own / "secret")]
-                study.agents[name] = stack.enter_context(Kept(agent, alone, own / "agent.log"))
+                study.agents[name] = stack.enter_context(SupervisedProcess(agent, alone, own / "agent.log"))
             yield study
         except BaseException:
             print(study.logs())  # noqa: T201
@@ -117,7 +117,7 @@ def deployed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed
             study.let_go()
 
 
-def kill(process: Kept | int) -> None:
+def kill(process: SupervisedProcess | int) -> None:
     """As the kernel would, out of memory: at once, without a goodbye."""
     pid = process if isinstance(process, int) else process.pid
     assert pid is not None

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpvalue.protocol.transport import Answered, Asked, Nodes, Respond, gathered
+from dpvalue.protocol.transport import Nodes, Question, Reply, Respond, gathered
 from dpvalue.storage import write_whole
 
 ROW = "patient 17 has label 1"
@@ -22,7 +22,7 @@ TICK = 0.5
 def party(name: str, folder: Path) -> Respond:
     """A party that reverses what it is asked and adds its name; in its folder it counts how often it was asked."""
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         with (folder / f"{name}.calls").open("a") as calls:
             calls.write(f"{asked.job!r}\n")
         if asked.job == b"raise":
@@ -30,10 +30,10 @@ def party(name: str, folder: Path) -> Respond:
         if asked.job == b"exit":
             sys.exit(ROW)
         if asked.job == b"refuse":
-            return Answered(b"", "the budget does not allow it")
+            return Reply(b"", "the budget does not allow it")
         while (folder / f"hold {asked.job.decode()}").exists():  # so that something can be killed while a round is open
             time.sleep(0.1)
-        return Answered(asked.job[::-1] + asked.request[::-1] + name.encode(), "")
+        return Reply(asked.job[::-1] + asked.request[::-1] + name.encode(), "")
 
     return respond
 
@@ -44,7 +44,7 @@ def collect(nodes: Nodes, config: Mapping[str, Any]) -> None:
     state: dict[str, str] = json.loads(state_file.read_text()) if state_file.exists() else {}
     left = [node for node in gathered(nodes, config["parties"], config["patience"]) if str(node) not in state]
     (folder / "asked").write_text(json.dumps(left))
-    question = Asked(config["job"].encode(), bytes(range(256)))
+    question = Question(config["job"].encode(), bytes(range(256)))
     for node, answered in nodes.exchange(dict.fromkeys(left, question), config["deadline"]):
         if answered is not None:
             state[str(node)] = answered.release.hex() or answered.refused

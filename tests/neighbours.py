@@ -51,7 +51,7 @@ from dpvalue.data.cells import LONGEST_CELL, MOST_MARKS, identity
 from dpvalue.methods import refit as refit_module
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
-from dpvalue.models import Described
+from dpvalue.models import DescriptionModel
 from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
@@ -472,7 +472,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         clipped = clip(self, gradients, who, grid)
         if grid is not None:
             noted.append((who, clipped))
-            memo["described"] = isinstance(self._model, Described)
+            memo["described"] = isinstance(self._model, DescriptionModel)
         return clipped
 
     def in_order(self: dpv.Local, work: Callable[[Any], Any], items: Iterable[Any], share: bool = True) -> list[Any]:

@@ -30,10 +30,10 @@ from dpvalue.cli.party import make_agent
 from dpvalue.coordinator.roster import read_roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_of, over_flower, read_utility, value_study
-from dpvalue.party.agent import Refused
+from dpvalue.party.agent import Refusal
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import Key
-from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.protocol.transport import Question, Reply
 
 from .federation import LocalNodes
 
@@ -216,17 +216,17 @@ def _together(seen: Seen, case: Case) -> None:
     value_study(coordinator, utility, options_of(coordinator.job), Path("together"), silent)
 
 
-def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Asked], Answered]:
+def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Question], Reply]:
     made = CliRunner().invoke(COMMAND, _new_ledger(site, case, f"{site}-2"))
     assert made.exit_code == 0, made.output
     key = Path(f"{site}.key")
     agent = make_agent(site, Path(file), Path(f"{site}-2.ledger"), None, Path(f"{site}.toml"), key)
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         try:
-            answered = Answered(agent.answer(asked.job, asked.request), "")
-        except Refused as refused:
-            answered = Answered(b"", refused.public)
+            answered = Reply(agent.answer(asked.job, asked.request), "")
+        except Refusal as refused:
+            answered = Reply(b"", refused.public)
         seen.messages += [asked, answered]
         return answered
 

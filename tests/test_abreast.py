@@ -13,7 +13,7 @@ from dpvalue.experiments.paper.methods import IID, Method, open_run, paper_rate,
 from dpvalue.experiments.paper.problem import Problem, make_problem
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN
 from dpvalue.experiments.paper.trials import Experiment, Scale, missing_batches
-from dpvalue.experiments.paper.valuing import Asked, run_together
+from dpvalue.experiments.paper.valuing import ValuationSpec, run_together
 from dpvalue.protocol.schedule import Schedule
 from tests import gpu_checks
 
@@ -30,11 +30,11 @@ def images(seed: int, per_party: int = 1) -> Problem:
     return Problem(train, (X_test[judges].reshape(-1, 1, 8, 8), y_test[judges]), changed, per_party)
 
 
-def asked(per_party: int = 1) -> dict[str, Asked]:
+def asked(per_party: int = 1) -> dict[str, ValuationSpec]:
     """Two splits, two rates, two readings and an honest budget: five that have little in common."""
     honest = replace(running_mean(0.5, noise="honest"), name="Y*")
     return {
-        f"{number}": Asked(
+        f"{number}": ValuationSpec(
             methods, images(seed, per_party), 7, metric=metric, semivalues=("shapley", "loo"),
             settings={"model": "cnn", "seed": seed, "reading": reading},
         )

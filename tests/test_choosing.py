@@ -14,7 +14,7 @@ from dpvalue.models import build_model
 from dpvalue.models.build import Training, train
 from dpvalue.planning import rehearsal as rehearsal_module
 from dpvalue.planning.crowd import make_crowd
-from dpvalue.planning.folds import Sketch
+from dpvalue.planning.folds import GradientSketch
 from dpvalue.planning.rehearsal import Option, is_past_best, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation, options
@@ -28,12 +28,12 @@ GENERATOR = np.random.default_rng(0)
 WAYS = [("flat", 0.3, 0.0), ("normalise", 1.0, 0.2), ("flat", 1.5, -0.4), ("normalise", 2.0, 0.0)]
 
 
-def sketches(count: int) -> tuple[Sketch, Sketch]:
+def sketches(count: int) -> tuple[GradientSketch, GradientSketch]:
     scores = GENERATOR.normal(0.5, 1, count), GENERATOR.normal(-0.5, 1, count)
-    return Sketch(scores[0], np.abs(scores[0])), Sketch(scores[1], np.abs(scores[1]))
+    return GradientSketch(scores[0], np.abs(scores[0])), GradientSketch(scores[1], np.abs(scores[1]))
 
 
-def contributed(sketch: Sketch, rule: str, clip: float, centre: float) -> Any:
+def contributed(sketch: GradientSketch, rule: str, clip: float, centre: float) -> Any:
     """Clipping of one number, as one would write it down."""
     moved = sketch.score - centre
     return np.clip(moved, -clip, clip) if rule == "flat" else clip * np.sign(moved)
@@ -58,7 +58,10 @@ def test_no_way_to_clip_finds_more_than_the_bound(law: str, units: list[int]) ->
     mechanism = Mechanism(1.0, 0.9, "record", "zero_out", law)
     crowd = make_crowd(np.array(units), 0)
     bound = crowd.bound(mechanism)
-    apart = Sketch(np.full(30, 100.0), np.full(30, 100.0)), Sketch(np.full(30, -100.0), np.full(30, 100.0))
+    apart = (
+        GradientSketch(np.full(30, 100.0), np.full(30, 100.0)),
+        GradientSketch(np.full(30, -100.0), np.full(30, 100.0)),
+    )
     assert 0.5 < crowd.auc(sketches(30), WAYS[0], mechanism) < bound
     assert crowd.auc(apart, ("normalise", 1.0, 0.0), mechanism) <= bound + 1e-12
     if max(units) == 1:

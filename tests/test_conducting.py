@@ -11,16 +11,16 @@ import pytest
 import dpvalue as dpv
 from dpvalue.coordinator import study
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.coordinator.study import ABSENT, Patience, conduct
-from dpvalue.party.agent import FORBIDDEN, Agent, Refused
-from dpvalue.party.party import OwnFile
+from dpvalue.coordinator.study import ABSENT, Waits, conduct
+from dpvalue.party.agent import FORBIDDEN, Agent, Refusal
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import Policy, Protection
-from dpvalue.protocol.transport import FAILED, Answered, Asked
+from dpvalue.protocol.transport import FAILED, Question, Reply
 
 from .federation import Files, LocalNodes, local_parties, simulated, write_files
 
 TWO_ROUNDS = {"projection": None, "schedule": dpv.Schedule("replay", rounds=2, probes=3), "game": "steps"}
-SOON = Patience(parties=4, gather=0.0, deadline=60.0)
+SOON = Waits(parties=4, gather=0.0, deadline=60.0)
 
 
 @pytest.fixture
@@ -28,17 +28,17 @@ def files(tmp_path: Path) -> Files:
     return write_files(tmp_path)
 
 
-def answering(files: Files, name: str, calls: list[tuple[str, bytes]]) -> Callable[[Asked], Answered]:
+def answering(files: Files, name: str, calls: list[tuple[str, bytes]]) -> Callable[[Question], Reply]:
     engine = dpv.Local(device="cpu", dtype="float64")
     policy = Policy(Protection(epsilon=100.0), unsigned=True)
-    agent = Agent(name, OwnFile(files.own(name)), None, policy, simulation=True, engine=engine)
+    agent = Agent(name, PartyFile(files.own(name)), None, policy, simulation=True, engine=engine)
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         calls.append((name, asked.request))
         try:
-            return Answered(agent.answer(asked.job, asked.request), "")
-        except Refused as refused:
-            return Answered(b"", refused.public)
+            return Reply(agent.answer(asked.job, asked.request), "")
+        except Refusal as refused:
+            return Reply(b"", refused.public)
 
     return respond
 
@@ -63,19 +63,19 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
     parties = {number: answering(files, name, calls) for number, name in enumerate(files.sizes)}
     lost = dict(parties)
 
-    def refusing(asked: Asked) -> Answered:
-        return Answered(b"", FORBIDDEN)
+    def refusing(asked: Question) -> Reply:
+        return Reply(b"", FORBIDDEN)
 
-    def failing(asked: Asked) -> Answered:
+    def failing(asked: Question) -> Reply:
         raise RuntimeError("row 3 says 42")
 
-    def gone_later(asked: Asked) -> Answered:
+    def gone_later(asked: Question) -> Reply:
         if asked.request:
             raise RuntimeError("row 3 says 42")
         return parties[2](asked)
 
-    def garbage(asked: Asked) -> Answered:
-        return Answered(b"garbage", "")
+    def garbage(asked: Question) -> Reply:
+        return Reply(b"garbage", "")
 
     lost |= {2: gone_later, 4: refusing, 5: failing, 6: garbage}
     coordinator = Coordinator(tmp_path / "study", job.to_bytes())

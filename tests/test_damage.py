@@ -30,7 +30,7 @@ from dpvalue.runs import execute
 from dpvalue.runs.config import make_config, read_config
 from dpvalue.runs.execute import released_record, valued_record
 from dpvalue.runs.folder import keep_table, keep_values, open_folder, table_curves, values_frame
-from dpvalue.runs.sources import Known
+from dpvalue.runs.sources import GroundTruth
 
 HOSTILE = "</script></title><script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[31m\x9b\u202e\nmore"
 BAD: dict[str, Any] = {
@@ -68,7 +68,7 @@ def sound(result: dpv.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert record.plan is not None
     planned = replace(record.plan, expected_auc=0.7, efficiency=0.5)
     record = replace(record, plan=planned, ledger=LedgerState(1.0, 2.0, "per party", "1:ab"))
-    record = valued_record(record, result, Known("wrong", np.arange(6) < 2), table_curves(result, silent))
+    record = valued_record(record, result, GroundTruth("wrong", np.arange(6) < 2), table_curves(result, silent))
     keep_table(folder / "results", record, result.table)
     keep_values(folder / "results", record, values_frame(result, silent))
     return folder / "results"

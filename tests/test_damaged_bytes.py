@@ -17,15 +17,15 @@ from dpvalue.cli import app
 from dpvalue.cli.flower import _link
 from dpvalue.coordinator.roster import read_roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.flower.records import Memory, Taken
-from dpvalue.party.agent import Refused
+from dpvalue.flower.records import Memory, StoredTask
+from dpvalue.party.agent import Refusal
 from dpvalue.party.policy import read_policy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.protocol.archive import Archive, Key, open_seal
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.protocol.transport import Asked
+from dpvalue.protocol.transport import Question
 
 from .federation import REFUSALS, Files, write_files
 from .mutations import damaged
@@ -199,7 +199,7 @@ def test_keys_policies_rosters_checkpoints_and_links(tmp_path: Path) -> None:
 
 def test_a_task_that_cannot_be_read_is_forgotten(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "task.json")
-    memory.keep(Taken("token", b"message", Asked(b"job", b"request")))
+    memory.keep(StoredTask("token", b"message", Question(b"job", b"request")))
     content = (tmp_path / "task.json").read_bytes()
     for made in (*damaged(content, COUNT, 6), b"[" * 100_000, content.replace(b'"tries": 1', b'"tries": Infinity')):
         (tmp_path / "task.json").write_bytes(made)
@@ -233,7 +233,7 @@ def test_the_refusal_of_an_agent_is_one_of_its_fixed_texts(crossing: Any, files:
     for made in damaged(content, COUNT, 8):
         try:
             files.agent("south").weigh(made)
-        except Refused as refused:
+        except Refusal as refused:
             said.add(refused.public)
     assert said
     assert said <= set(REFUSALS)

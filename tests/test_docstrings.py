@@ -130,7 +130,7 @@ def test_a_public_class_says_what_it_holds_and_has_an_example(name: str) -> None
 
 def test_what_holds_for_a_guarantee_stands_in_the_docstring() -> None:
     stated = [dpv.value, dpv.release, dpv.federated, dpv.plan, dpv.audit, dpv.baselines.public_loss, dpv.Privacy]
-    stated += [dpv.Result, dpv.Table, dpv.Table.value, dpv.Learned, dpv.Party, dpv.Ledger, dpv.Plan.release]
+    stated += [dpv.Result, dpv.Table, dpv.Table.value, dpv.FederatedResult, dpv.Party, dpv.Ledger, dpv.Plan.release]
     stated += [dpv.tasks.removal_curve, dpv.tasks.addition_curve, dpv.privacy.total_epsilon]
     for promise in stated:
         assert "Formal guarantee" in (inspect.getdoc(promise) or ""), promise

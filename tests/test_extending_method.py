@@ -31,7 +31,7 @@ from dpvalue.privacy.guarantees import guarantee
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.schedule import Schedule
-from dpvalue.protocol.statistics import STATISTICS, Ground, Statistic, register_statistic
+from dpvalue.protocol.statistics import STATISTICS, Statistic, StatisticContext, register_statistic
 from dpvalue.runs.table import Table
 
 from .data import classification
@@ -78,7 +78,7 @@ class LabelCounts(Statistic):
     def width(self, directions: int) -> int:
         return self.classes
 
-    def asked(self, ground: Ground) -> Ones:
+    def asked(self, ground: StatisticContext) -> Ones:
         return Ones(self.classes)
 
 

@@ -31,11 +31,11 @@ from flwr.supercore.task_identity import TaskIdentity
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.app import GridNodes, coordinator, refusing, simulated
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_authority, write_link, write_node_key
-from dpvalue.flower.records import KIND, Memory, Taken, answered_of, record_of
+from dpvalue.flower.records import KIND, Memory, StoredTask, answered_of, record_of
 from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
-from dpvalue.flower.supervise import Kept
-from dpvalue.protocol.transport import FAILED, MALFORMED, Answered, Asked, Respond, answer, gathered
+from dpvalue.flower.supervise import SupervisedProcess
+from dpvalue.protocol.transport import FAILED, MALFORMED, Question, Reply, Respond, answer, gathered
 
 from .federation import LocalNodes
 from .flower_node import Supernode, wait_for
@@ -46,8 +46,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:uvicorn", "ignore::DeprecationWarning:websockets"),
 ]
 
-HELLO = Asked(b"hello", b"")
-REFUSED = Answered(b"", FAILED)
+HELLO = Question(b"hello", b"")
+REFUSED = Reply(b"", FAILED)
 
 
 @pytest.fixture(autouse=True)
@@ -63,8 +63,8 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def backwards(asked: Asked) -> Answered:
-    return Answered(asked.job[::-1], "")
+def backwards(asked: Question) -> Reply:
+    return Reply(asked.job[::-1], "")
 
 
 @contextmanager
@@ -83,16 +83,16 @@ def serving(respond: Respond, node: Node, tick: float = 0.05) -> Iterator[thread
 def test_an_answer_is_a_release_or_a_refusal() -> None:
     for release, refused in ((b"", ""), (b"x", "no"), (b"", "a\nb"), (b"", "x" * 501)):
         with pytest.raises(ValueError):
-            Answered(release, refused)
+            Reply(release, refused)
     wrong: list[Any] = [(bytearray(b"x"), ""), ("x", ""), (b"", b"no")]
     for pair in wrong:
         with pytest.raises(TypeError):
-            Answered(*pair)
+            Reply(*pair)
 
 
 def test_nothing_of_an_exception_leaves(caplog: pytest.LogCaptureFixture) -> None:
     def raising(error: BaseException) -> Respond:
-        def respond(asked: Asked) -> Answered:
+        def respond(asked: Question) -> Reply:
             raise error
 
         return respond
@@ -109,10 +109,10 @@ def test_nothing_of_an_exception_leaves(caplog: pytest.LogCaptureFixture) -> Non
 def test_replies_of_any_shape_are_read() -> None:
     asked = Message(record_of(HELLO), 1, KIND)
 
-    def read(content: RecordDict) -> Answered | None:
+    def read(content: RecordDict) -> Reply | None:
         return answered_of(Message(content, reply_to=asked))
 
-    for said in (Answered(b"\0\xff", ""), Answered(b"", "no")):
+    for said in (Reply(b"\0\xff", ""), Reply(b"", "no")):
         assert read(record_of(said)) == said
     assert answered_of(Message(Error(5, ROW), reply_to=asked)) is None
     for fields in (
@@ -121,9 +121,9 @@ def test_replies_of_any_shape_are_read() -> None:
         {"release": "x", "refused": ""},
         {},
     ):
-        assert read(RecordDict({"dpvalue": ConfigRecord(fields)})) == Answered(b"", MALFORMED)  # type: ignore[arg-type]
-    assert read(RecordDict()) == Answered(b"", MALFORMED)
-    assert read(RecordDict({"dpvalue": MetricRecord({"release": 1})})) == Answered(b"", MALFORMED)
+        assert read(RecordDict({"dpvalue": ConfigRecord(fields)})) == Reply(b"", MALFORMED)  # type: ignore[arg-type]
+    assert read(RecordDict()) == Reply(b"", MALFORMED)
+    assert read(RecordDict({"dpvalue": MetricRecord({"release": 1})})) == Reply(b"", MALFORMED)
 
 
 class _Grid:
@@ -148,7 +148,7 @@ class _Grid:
         found = []
         for name in names:
             if name == "m1" or (name == "m2" and self.pulls > 1):
-                found.append(Message(record_of(Answered(name.encode(), "")), reply_to=self.sent[name]))
+                found.append(Message(record_of(Reply(name.encode(), "")), reply_to=self.sent[name]))
             if name == "m3":
                 found.append(Message(Error(5, "gone"), reply_to=self.sent[name]))
         return found
@@ -159,19 +159,19 @@ def test_every_node_that_is_asked_comes_once() -> None:
     nodes = GridNodes(grid)  # type: ignore[arg-type]
     assert nodes.nodes() == [1, 2, 3]
     said = list(nodes.exchange(dict.fromkeys([1, 2, 3, 4, 5], HELLO), 1.5))
-    assert said == [(4, None), (1, Answered(b"m1", "")), (3, None), (2, Answered(b"m2", "")), (5, None)]
+    assert said == [(4, None), (1, Reply(b"m1", "")), (3, None), (2, Reply(b"m2", "")), (5, None)]
     assert all(message.metadata.ttl == 1.5 for message in grid.sent.values())
 
 
 def test_parties_in_one_process(tmp_path: Path) -> None:
-    def late(asked: Asked) -> Answered:
+    def late(asked: Question) -> Reply:
         time.sleep(0.3)
-        return Answered(b"late", "")
+        return Reply(b"late", "")
 
     together = LocalNodes({1: party("a", tmp_path), 2: party("b", tmp_path)})
     assert together.nodes() == [1, 2]
-    assert dict(together.exchange({1: HELLO, 2: Asked(b"raise", b""), 3: HELLO}, 10.0)) == {
-        1: Answered(b"olleha", ""),
+    assert dict(together.exchange({1: HELLO, 2: Question(b"raise", b""), 3: HELLO}, 10.0)) == {
+        1: Reply(b"olleha", ""),
         2: REFUSED,
         3: None,
     }
@@ -196,13 +196,13 @@ def test_clients_of_flowers_own_simulation(tmp_path: Path) -> None:
     """Its engine, Ray, is not installed here: what it would call is called."""
     clients = simulated([party("a", tmp_path), party("b", tmp_path)])
 
-    def call(client: ClientApp, asked: Asked, node: int) -> Answered | None:
+    def call(client: ClientApp, asked: Question, node: int) -> Reply | None:
         context = Context(7, node, {"partition-id": node}, RecordDict(), {})
         return answered_of(client(Message(record_of(asked), node, KIND), context))
 
-    assert call(clients, HELLO, 0) == Answered(b"olleha", "")
-    assert call(clients, HELLO, 1) == Answered(b"ollehb", "")
-    assert call(clients, Asked(b"raise", b""), 1) == REFUSED
+    assert call(clients, HELLO, 0) == Reply(b"olleha", "")
+    assert call(clients, HELLO, 1) == Reply(b"ollehb", "")
+    assert call(clients, Question(b"raise", b""), 1) == REFUSED
     assert call(refusing, HELLO, 1) == REFUSED  # who starts flwr-clientapp by mistake
 
 
@@ -234,10 +234,10 @@ def test_a_supernode_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     port, secret = free_port(), b"s" * 32
     with Supernode(port, secret) as node, serving(backwards, Node(f"127.0.0.1:{port}", secret=secret)):
         for job in (b"one", b"two", bytes(3_000_000) + b"x"):
-            node.put(record_of(Asked(job, b"")))
-            assert answered_of(node.reply()) == Answered(job[::-1], "")
+            node.put(record_of(Question(job, b"")))
+            assert answered_of(node.reply()) == Reply(job[::-1], "")
         node.put(record_of(HELLO), late=1.0)
-        assert answered_of(node.reply()) == Answered(b"olleh", "")
+        assert answered_of(node.reply()) == Reply(b"olleh", "")
         # Whatever has no shape gets the fixed text, also what Flower would run as an agent.
         node.put(record_of(HELLO), kind="train")
         assert answered_of(node.reply()) == REFUSED
@@ -267,7 +267,7 @@ def test_a_supernode_is_known_by_its_certificate(tmp_path: Path) -> None:
             time.sleep(1.0)
         assert not node.replies()
         with serving(backwards, Node(f"127.0.0.1:{port}", files.authority.read_bytes())):
-            assert answered_of(node.reply()) == Answered(b"olleh", "")
+            assert answered_of(node.reply()) == Reply(b"olleh", "")
 
 
 class _Clock:
@@ -288,26 +288,26 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dpvalue.flower.serve.time", clock)
 
     class Task:
-        def __init__(self, asked: Asked | None) -> None:
+        def __init__(self, asked: Question | None) -> None:
             self._asked, self._taken = asked, clock.now
 
         held = staticmethod(nullcontext)
         forget = staticmethod(lambda: None)
 
-        def asked(self) -> Asked | None:
+        def asked(self) -> Question | None:
             clock.sleep(0.125)  # the message takes its time, too
             return self._asked
 
-        def reply(self, answered: Answered) -> None:
+        def reply(self, answered: Reply) -> None:
             left.append((clock.now - self._taken, answered))
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         clock.sleep(float(asked.job))
         if float(asked.job) == 0.5:
             raise ValueError(ROW)
-        return Answered(b"x", "")
+        return Reply(b"x", "")
 
-    asked = [None, *(Asked(job, b"") for job in (b"0", b"0.5", b"0.75", b"1.875", b"4"))]
+    asked = [None, *(Question(job, b"") for job in (b"0", b"0.5", b"0.75", b"1.875", b"4"))]
     tasks = [Task(question) for question in asked]
 
     class Runtime:
@@ -325,14 +325,14 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("dpvalue.flower.serve.Runtime", Runtime)
     serve(respond, Node("127.0.0.1:1"), tick=1.0, stop=lambda: not tasks)
-    answers = [REFUSED, Answered(b"x", ""), REFUSED, *[Answered(b"x", "")] * 3]
+    answers = [REFUSED, Reply(b"x", ""), REFUSED, *[Reply(b"x", "")] * 3]
     assert left == list(zip([1.0, 1.0, 1.0, 1.0, 3.0, 5.0], answers, strict=True))
 
 
 def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     port, asked, go = free_port(), threading.Event(), threading.Event()
 
-    def respond(question: Asked) -> Answered:
+    def respond(question: Question) -> Reply:
         asked.set()
         assert go.wait(20)
         return backwards(question)
@@ -349,7 +349,7 @@ def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
                 go.set()
                 wait_for(lambda: "a task was lost" in caplog.text)
                 node.put(record_of(HELLO))
-                assert answered_of(node.reply()) == Answered(b"olleh", "")
+                assert answered_of(node.reply()) == Reply(b"olleh", "")
             assert thread.is_alive()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -375,11 +375,11 @@ def test_a_lost_connection_loses_no_answer(call: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(RuntimeHttpClient, call, losing)
     with Supernode(port) as node, serving(backwards, Node(f"127.0.0.1:{port}")):
         node.put(record_of(HELLO))
-        assert answered_of(node.reply()) == Answered(b"olleh", "")
+        assert answered_of(node.reply()) == Reply(b"olleh", "")
         wait_for(lambda: len(called) == 3)
         wait_for(lambda: {task.status.status for task in node.state.get_tasks()} == {"finished"})
         node.put(record_of(HELLO))
-        assert answered_of(node.reply()) == Answered(b"olleh", "")
+        assert answered_of(node.reply()) == Reply(b"olleh", "")
 
 
 class Killed(BaseException):
@@ -391,7 +391,7 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
     port, calls = free_port(), []
     node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         calls.append(asked)
         return backwards(asked)
 
@@ -412,18 +412,18 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
                     serve(respond, node, tick=0.05, stop=lambda: False)
             assert stat.S_IMODE((tmp_path / "task").stat().st_mode) == 0o600
         with serving(respond, node):
-            assert answered_of(there.reply()) == Answered(b"olleh", "")
+            assert answered_of(there.reply()) == Reply(b"olleh", "")
             wait_for(lambda: not (tmp_path / "task").exists())
-            there.put(record_of(Asked(b"next", b"")))
-            assert answered_of(there.reply()) == Answered(b"txen", "")
-    assert set(calls) == {HELLO, Asked(b"next", b"")}
+            there.put(record_of(Question(b"next", b"")))
+            assert answered_of(there.reply()) == Reply(b"txen", "")
+    assert set(calls) == {HELLO, Question(b"next", b"")}
 
 
 def test_a_task_of_a_supernode_that_is_gone_is_not_gone_on_with(tmp_path: Path) -> None:
     port, calls = free_port(), []
     node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         calls.append(asked)
         if len(calls) == 1:
             raise Killed
@@ -434,16 +434,16 @@ def test_a_task_of_a_supernode_that_is_gone_is_not_gone_on_with(tmp_path: Path) 
         with pytest.raises(Killed):
             serve(respond, node, tick=0.05, stop=lambda: False)
     with Supernode(port) as there, serving(respond, node):
-        there.put(record_of(Asked(b"next", b"")))
-        assert answered_of(there.reply()) == Answered(b"txen", "")
-    assert calls == [HELLO, Asked(b"next", b"")]
+        there.put(record_of(Question(b"next", b"")))
+        assert answered_of(there.reply()) == Reply(b"txen", "")
+    assert calls == [HELLO, Question(b"next", b"")]
 
 
 def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path) -> None:
     port, calls = free_port(), []
     node = Node(f"127.0.0.1:{port}", memory=tmp_path / "task")
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         calls.append(asked)
         raise Killed
 
@@ -460,7 +460,7 @@ def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path)
 def test_what_is_remembered(tmp_path: Path) -> None:
     memory = Memory(tmp_path / "task")
     assert memory.recall() is None
-    for taken in (Taken("t"), Taken("t", b"m", Asked(b"\xff", b"")), Taken("t", b"m", None)):
+    for taken in (StoredTask("t"), StoredTask("t", b"m", Question(b"\xff", b"")), StoredTask("t", b"m", None)):
         memory.keep(taken)
         assert memory.recall() == replace(taken, tries=2)
     for broken in ("", "[]", "{}", '{"token": "t", "message": "a", "asked": null, "tries": 1}'):
@@ -468,7 +468,7 @@ def test_what_is_remembered(tmp_path: Path) -> None:
         assert memory.recall() is None
         assert not (tmp_path / "task").exists()
     nothing = Memory(None)
-    nothing.keep(Taken("t"))
+    nothing.keep(StoredTask("t"))
     nothing.forget()
     assert nothing.recall() is None
 
@@ -551,7 +551,7 @@ def test_a_program_is_kept_running(tmp_path: Path) -> None:
         path = tmp_path / "starts"
         return [int(line) for line in path.read_text().split()] if path.exists() else []
 
-    with Kept([sys.executable, "-c", code], dict(os.environ), tmp_path / "log") as kept:
+    with SupervisedProcess([sys.executable, "-c", code], dict(os.environ), tmp_path / "log") as kept:
         wait_for(lambda: len(starts()) == 1)
         assert kept.pid == starts()[0]
         os.kill(starts()[0], signal.SIGKILL)

@@ -19,9 +19,9 @@ import torch
 import dpvalue as dpv
 from dpvalue.coordinator.state import Coordinator as Asking
 from dpvalue.party import agent as texts
-from dpvalue.party.agent import Refused
-from dpvalue.party.party import OwnFile
-from dpvalue.party.policy import Allowed, KnownCoordinator, Limits, Policy, Protection, read_policy
+from dpvalue.party.agent import Refusal
+from dpvalue.party.party import PartyFile
+from dpvalue.party.policy import AllowedModel, KnownCoordinator, Limits, Policy, Protection, read_policy
 from dpvalue.protocol.archive import Key, open_seal
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Files:
 
 def refused(work: Callable[[], object]) -> str:
     """The text that a coordinator gets."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(Refusal) as caught:
         work()
     assert caught.value.public in REFUSALS
     return caught.value.public
@@ -74,8 +74,8 @@ def test_the_policy_decides(files: Files) -> None:
         asked(job.to_bytes(), limits=Limits(numbers=3)),
         asked(job.to_bytes(), limits=Limits(units=91)),
         asked(job.to_bytes(), columns=("a", "b", "c", "label")),
-        asked(job.to_bytes(), models=(Allowed("linear"),)),
-        asked(job.to_bytes(), models=(Allowed("logistic", "another digest"),)),
+        asked(job.to_bytes(), models=(AllowedModel("linear"),)),
+        asked(job.to_bytes(), models=(AllowedModel("logistic", "another digest"),)),
         asked(changed(job, mechanism=replace(mechanism, noise_multiplier=mechanism.noise_multiplier / 2))),
         asked(changed(job, mechanism=replace(mechanism, clip=1e31))),
         asked(changed(job, origin=job.origin + float("nan"))),
@@ -152,19 +152,19 @@ def test_two_jobs_at_once_cannot_both_spend_what_a_coordinator_has_for_one(
     office = Key.new()
     policy = Policy(Protection(epsilon=10.0), coordinators=(KnownCoordinator("office", office.public, epsilon=1.2),))
     files.ledger("west", epsilon=10.0)
-    both, read = Barrier(2, timeout=1.0), OwnFile.read
+    both, read = Barrier(2, timeout=1.0), PartyFile.read
 
-    def slowly(self: OwnFile, job: Job) -> Any:
+    def slowly(self: PartyFile, job: Job) -> Any:
         with suppress(BrokenBarrierError):  # as it must, since the other has to wait
             both.wait()
         return read(self, job)
 
-    monkeypatch.setattr(OwnFile, "read", slowly)
+    monkeypatch.setattr(PartyFile, "read", slowly)
 
     def ask(seed: int) -> str:
         try:
             files.agent("west", policy).answer(files.job(seed=seed).to_bytes(office))
-        except Refused as error:
+        except Refusal as error:
             return error.public
         return "answered"
 
@@ -281,7 +281,7 @@ def test_nothing_but_the_numbers_depends_on_rows(files: Files, monkeypatch: Any,
         ledger = dpv.Ledger.create(
             files.folder / f"{number}.ledger", dpv.Privacy(10.0, unit=unit), "west", person=person
         )
-        agent = texts.Agent("west", OwnFile(files.own("west"), person), ledger, policy)
+        agent = texts.Agent("west", PartyFile(files.own("west"), person), ledger, policy)
         weighed = agent.weigh(job.to_bytes())
         seen.add((agent.answer(job.to_bytes()), weighed.units, weighed.epsilon, str(ledger.spent)))
     assert len(seen) == (1 if unit == "record" else 2)  # a line that is no record has no person: their number is public
@@ -314,7 +314,7 @@ name = "logistic"
     assert policy.protection == Protection("person", "zero_out", 0.5, 1e-6, ("gaussian",), "patient", 2)
     assert policy.coordinators == (KnownCoordinator("office", key, 2),)
     assert policy.limits == Limits(rounds=3, tick=2.5)
-    assert policy.models == (Allowed("logistic"),)
+    assert policy.models == (AllowedModel("logistic"),)
     for text, why in {
         "": "must name coordinators",
         "unsigned = true\n[protection]\nepsilom = 1": "there is no protection.epsilom",
@@ -351,7 +351,7 @@ def test_a_model_of_ones_own_comes_from_what_the_party_has_installed(files: File
     _, seeded = simulated(files, model=small_net, game="steps", projection=dpv.Projection(1))
     job = Job.from_bytes(replace(seeded, simulation=None, about=replace(seeded.about, target="label")).to_bytes())
     assert job.model.kind == "custom"
-    named = Allowed("custom", job.model.digest, "tests.test_home:small_net")
+    named = AllowedModel("custom", job.model.digest, "tests.test_home:small_net")
     assert refused(lambda: files.agent("north", OPEN).answer(job.to_bytes())) == texts.FORBIDDEN
     wrong = replace(named, factory="tests.test_home:nothing")
     for model in (wrong, replace(named, factory="nowhere:nothing"), replace(named, digest="0" * 64)):

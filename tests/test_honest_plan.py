@@ -19,7 +19,7 @@ from dpvalue.games.semivalues import semivalues
 from dpvalue.models import Linear, Model
 from dpvalue.models.build import train, train_together
 from dpvalue.planning.crowd import make_crowd
-from dpvalue.planning.folds import Fold, Sketch, make_folds, same_features
+from dpvalue.planning.folds import Fold, GradientSketch, make_folds, same_features
 from dpvalue.planning.situation import Agreement, Expectation, combined, over_pairs
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.runs.costs import walks_needed
@@ -154,8 +154,8 @@ def test_the_auc_of_a_crowd_is_that_of_parties_of_its_sizes(law: str) -> None:
     generator = np.random.default_rng(2)
     units = np.array([100] * 8 + [2] * 4 + [7] * 4)
     pair = (
-        Sketch(generator.normal(0.5, 1, 400), np.ones(400)),
-        Sketch(generator.normal(-0.5, 1, 400), np.ones(400)),
+        GradientSketch(generator.normal(0.5, 1, 400), np.ones(400)),
+        GradientSketch(generator.normal(-0.5, 1, 400), np.ones(400)),
     )
     mechanism = Mechanism(1.0, 3.0, "record", "zero_out", law)
     found = make_crowd(units, 0).auc(pair, ("flat", 50.0, 0.0), replace(mechanism, clip=1 / 50), fine=True)

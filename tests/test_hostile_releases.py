@@ -22,12 +22,12 @@ from dpvalue.cli import app
 from dpvalue.coordinator import releases
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.coordinator.study import Patience, conduct
+from dpvalue.coordinator.study import Waits, conduct
 from dpvalue.flower.records import KIND, answered_of, record_of
 from dpvalue.protocol.archive import Key, digest
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.transport import MALFORMED, Answered, Asked, Respond
+from dpvalue.protocol.transport import MALFORMED, Question, Reply, Respond
 
 from .federation import Files, LocalNodes, write_files
 
@@ -185,8 +185,8 @@ def test_a_signed_hostile_release_is_refused(files: Files, job: Job, good: dict[
 
 def test_a_hostile_node_is_listed_and_the_others_are_valued(job: Job, good: dict[str, bytes], tmp_path: Path) -> None:
     def sending(content: bytes) -> Respond:
-        def respond(asked: Asked) -> Answered:
-            return Answered(content, "")
+        def respond(asked: Question) -> Reply:
+            return Reply(content, "")
 
         return respond
 
@@ -194,7 +194,7 @@ def test_a_hostile_node_is_listed_and_the_others_are_valued(job: Job, good: dict
     nodes = {2**64 - 1 - number: sending(content) for number, content in enumerate((*good.values(), *sent))}
     coordinator = Coordinator(tmp_path, job.to_bytes())
     for _ in range(2):  # and at the next start
-        conduct(Coordinator(tmp_path, job.to_bytes()), LocalNodes(nodes), Patience(len(nodes), 0.0, 60.0))
+        conduct(Coordinator(tmp_path, job.to_bytes()), LocalNodes(nodes), Waits(len(nodes), 0.0, 60.0))
     assert coordinator.taking_part == ["east", "west"]
     assert len(coordinator.rejections.all()) > 20
 
@@ -211,9 +211,9 @@ def test_what_is_no_answer_over_flower_is_malformed(monkeypatch: pytest.MonkeyPa
         def has_content(self) -> bool:
             raise OverflowError
 
-    assert answered_of(Broken()) == Answered(b"", MALFORMED)  # type: ignore[arg-type]
-    assert answered_of(Message(RecordDict(), 7, KIND)) == Answered(b"", MALFORMED)
-    assert answered_of(Message(record_of(Answered(b"x", "")), 7, KIND)) == Answered(b"x", "")
+    assert answered_of(Broken()) == Reply(b"", MALFORMED)  # type: ignore[arg-type]
+    assert answered_of(Message(RecordDict(), 7, KIND)) == Reply(b"", MALFORMED)
+    assert answered_of(Message(record_of(Reply(b"x", "")), 7, KIND)) == Reply(b"x", "")
 
 
 def here(*arguments: object) -> Result:

@@ -16,7 +16,7 @@ from dpvalue.arrays import Bools, Floats
 from dpvalue.methods.refitting import RefitGame
 from dpvalue.privacy.laws import law_named
 from dpvalue.values.comparison import compare, groups
-from dpvalue.values.intervals import Renoised, default_draws, ranks
+from dpvalue.values.intervals import NoiseDraws, default_draws, ranks
 from dpvalue.values.payouts import share_out, split
 
 from .data import Arrays, classification
@@ -24,10 +24,10 @@ from .data import Arrays, classification
 SETTINGS: dict[str, Any] = {"noise": "fast", "progress": False}
 
 
-def renoised(draws: Floats, estimate: Floats | None = None, errors: Floats | None = None) -> Renoised:
+def renoised(draws: Floats, estimate: Floats | None = None, errors: Floats | None = None) -> NoiseDraws:
     """Draws around an estimate, without Monte Carlo errors."""
     middle = draws.mean(0) if estimate is None else estimate
-    return Renoised(middle, middle, draws, np.zeros(len(middle)) if errors is None else errors, seed=0)
+    return NoiseDraws(middle, middle, draws, np.zeros(len(middle)) if errors is None else errors, seed=0)
 
 
 @pytest.fixture(name="data", scope="module")
@@ -59,7 +59,7 @@ def test_the_rule_is_what_it_says() -> None:
 def test_how_far_draws_are_off_is_measured_by_the_same_walks() -> None:
     """A value that was walked further than its draws differs from their mean by chance, which is no noise."""
     draws = np.array([[1.0], [2.0], [3.0]])
-    found = Renoised(np.array([7.0]), np.array([2.0]), draws, np.zeros(1), seed=0).values()
+    found = NoiseDraws(np.array([7.0]), np.array([2.0]), draws, np.zeros(1), seed=0).values()
     np.testing.assert_allclose([found.low[0], found.high[0]], [7 - 2.2, 7 + 2.2])
 
 
@@ -217,9 +217,9 @@ def test_where_data_may_be_anything_intervals_are_those_of_what_it_may_be() -> N
     middle, without = np.zeros(1), generator.normal(0, 1.0, (4000, 1))
     for noise, expected in ((0.3, 1.0), (1.5, 1.5), (5.0, 2.0)):
         draws = generator.normal(0, noise, (4000, 1))
-        found = Renoised(middle, middle, draws, np.zeros(1), 0, without).values()
+        found = NoiseDraws(middle, middle, draws, np.zeros(1), 0, without).values()
         assert found.high[0] == pytest.approx(2.2 * expected, rel=0.08)
-    off = Renoised(middle, middle, draws, np.zeros(1), 0, without + 3.0).values()
+    off = NoiseDraws(middle, middle, draws, np.zeros(1), 0, without + 3.0).values()
     assert off.high[0] == pytest.approx(2.2 * 2.0 + 3.0, rel=0.08)
 
 

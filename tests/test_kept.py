@@ -32,7 +32,7 @@ from dpvalue.runs import folder as folder_module
 from dpvalue.runs import run as run_module
 from dpvalue.runs.charging import Charging
 from dpvalue.runs.config import RunConfig, make_config
-from dpvalue.runs.execute import Done, Interrupted, execute, revalue
+from dpvalue.runs.execute import FinishedRun, RunInterrupted, execute, revalue
 from dpvalue.runs.folder import open_folder, require_free, write_page
 from dpvalue.runs.sources import FileRun, open_run
 
@@ -233,7 +233,7 @@ def test_a_valuation_that_is_killed_anywhere_is_made_again_from_the_same_table(d
     table = (tmp_path / "results" / "table.safetensors").read_bytes()
     other = tmp_path / "results" / "revalue-banzhaf-test"
 
-    def again() -> Done:
+    def again() -> FinishedRun:
         return revalue(open_folder(tmp_path / "results"), None, ("banzhaf",), None, silent)
 
     expected = done.result.revalue(job.utility, semivalues="banzhaf", progress=False).values["banzhaf"]
@@ -346,7 +346,7 @@ def test_ctrl_c_in_every_stage_says_what_was_kept(stage: str, kept: str, data: P
         if name == stage and done:
             raise KeyboardInterrupt
 
-    with pytest.raises(Interrupted, match=kept):
+    with pytest.raises(RunInterrupted, match=kept):
         execute(job, None, tmp_path / "results", stop)
     assert shown[-1] == stage
     assert not go_on(job, tmp_path / "results")
@@ -384,11 +384,11 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
             raise KeyboardInterrupt
 
     at = "reading"
-    with pytest.raises(Interrupted, match="nothing was written: the same command starts again"):
+    with pytest.raises(RunInterrupted, match="nothing was written: the same command starts again"):
         execute(job_of(config), None, folder, stop)
     assert not folder.exists()
     at = "releasing"
-    with pytest.raises(Interrupted):
+    with pytest.raises(RunInterrupted):
         execute(job_of(config), None, folder, stop)
     assert require_free(folder, False, config)
     assert require_free(folder, True, config)  # leave to overwrite is no leave to draw again

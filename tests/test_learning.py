@@ -17,9 +17,9 @@ import dpvalue as dpv
 from dpvalue.data.parties import as_parties
 from dpvalue.party.contributions import Answering, Contributions
 from dpvalue.privacy import accounting
-from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.runs.federated import Learning, learn, learning_for, learning_of, prepare_learning
-from dpvalue.runs.run import Prepared
+from dpvalue.runs.run import PreparedRun
 from dpvalue.streams import Purpose, permutations
 
 from .data import classification
@@ -39,13 +39,13 @@ def settings(**given: Any) -> dpv.Settings:
     return dpv.Settings(engine=ENGINE, **{**own, **given})
 
 
-def federated(private: Rows = PRIVATE, **given: Any) -> dpv.Learned:
+def federated(private: Rows = PRIVATE, **given: Any) -> dpv.FederatedResult:
     return dpv.federated(
         private, PUBLIC, settings(**given), groups=GROUPS, rounds=ROUNDS, orders=ORDERS, progress=False
     )
 
 
-def ready(**given: Any) -> Prepared:
+def ready(**given: Any) -> PreparedRun:
     asked = settings(**given)
     counts = as_parties(PRIVATE, groups=GROUPS).counts(asked.privacy)
     return prepare_learning(dpv.Utility(*PUBLIC), asked, ROUNDS, *counts)
@@ -57,7 +57,7 @@ def at_home(private: Rows = PRIVATE, **given: Any) -> list[dpv.Party]:
     return [dpv.Party(name, X[name == GROUPS], y[name == GROUPS], engine=ENGINE, **given) for name in SIZES]
 
 
-def by_messages(prepared: Prepared, parties: list[dpv.Party]) -> dpv.Learned:
+def by_messages(prepared: PreparedRun, parties: list[dpv.Party]) -> dpv.FederatedResult:
     """What a server finds that asks each party by a message, in the form of bytes, and reads bytes."""
     job = dpv.Job.from_bytes(prepared.job(list(SIZES)).to_bytes())
 
@@ -72,7 +72,7 @@ def by_messages(prepared: Prepared, parties: list[dpv.Party]) -> dpv.Learned:
     return learning_for(prepared, tuple(SIZES), ask).run(ORDERS)
 
 
-def assert_same(one: dpv.Learned, other: dpv.Learned) -> None:
+def assert_same(one: dpv.FederatedResult, other: dpv.FederatedResult) -> None:
     assert one.names == other.names
     assert float((one.table - other.table).abs().max()) < 1e-12
     assert float((one.model - other.model).abs().max()) < 1e-12
@@ -95,7 +95,7 @@ def recorded(learning: Learning) -> tuple[Learning, list[tuple[Tensor, Tensor]]]
     """The same learning, and a list that will hold where parties were asked, and what they released."""
     seen: list[tuple[Tensor, Tensor]] = []
 
-    def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
+    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
         assert isinstance(asked, AtPoints)
         assert number == len(seen)
         assert asked.points.shape == (1, len(after[0]))

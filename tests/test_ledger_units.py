@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.coordinator.study import make_study
-from dpvalue.party.agent import SPENT, Agent, Refused
-from dpvalue.party.party import OwnFile
+from dpvalue.party.agent import SPENT, Agent, Refusal
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import KnownCoordinator, Policy, Protection
 from dpvalue.privacy import laws
 from dpvalue.protocol.archive import Key
@@ -177,7 +177,7 @@ def test_every_function_refuses_a_ledger_of_another_unit(own: str, asked: str, f
 def agent_of(unit: str, ledger: dpv.Ledger, name: str = "me") -> Agent:
     ids = ("who", 2) if unit == "person" else (None, 1)
     policy = Policy(Protection(unit, epsilon=9.0, person=ids[0], parties_per_person=ids[1]), unsigned=True)
-    return Agent(name, OwnFile(Path("persons.csv"), ids[0]), ledger, policy)
+    return Agent(name, PartyFile(Path("persons.csv"), ids[0]), ledger, policy)
 
 
 @pytest.mark.parametrize("attack", ["audit", "membership_attack"])
@@ -307,7 +307,7 @@ def test_a_person_in_two_sites_stays_within_what_was_promised(folder: Path) -> N
         own.to_csv(f"{site}.csv", index=False)
         ledger = home_ledger(site)
         policy = Policy.of_ledger(ledger.budget, "who")
-        agent = Agent(site, OwnFile(Path(f"{site}.csv"), "who"), ledger, policy)
+        agent = Agent(site, PartyFile(Path(f"{site}.csv"), "who"), ledger, policy)
         if site == "0":
             agent.answer(job.to_bytes())
         else:
@@ -341,12 +341,12 @@ def test_a_coordinators_own_limit_counts_every_party_of_a_person(folder: Path) -
     protection = Protection("person", epsilon=9.0, person="who", parties_per_person=2)
     for epsilon, allowed in ((0.95, False), (1.01, True)):
         policy = Policy(protection, coordinators=(KnownCoordinator("office", office.public, epsilon=epsilon),))
-        agent = Agent("me", OwnFile(Path("persons.csv"), "who"), ledger, policy)
+        agent = Agent("me", PartyFile(Path("persons.csv"), "who"), ledger, policy)
         content = job_of("person").to_bytes(office)
         if allowed:
             agent.answer(content)
         else:
-            with pytest.raises(Refused) as caught:
+            with pytest.raises(Refusal) as caught:
                 agent.answer(content)
             assert caught.value.public == SPENT
     assert ledger.spent == pytest.approx(1.0, abs=1e-3)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpvalue.models import Described, Linear, Model, Network, Score, build_model, head_on_trunk, projected
+from dpvalue.models import DescriptionModel, Linear, Model, Network, Score, build_model, head_on_trunk, projected
 from dpvalue.party.people import add_by_turns, add_in_order, lone_gradients, lone_inputs
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
 
@@ -46,7 +46,7 @@ def described(features: int, outputs: int, dtype: torch.dtype) -> Model:
     trunk = torch.cat([whole.initial(0), torch.zeros(5, dtype=dtype), torch.ones(1, dtype=dtype)])
     head = head_on_trunk(whole, torch.zeros(features, dtype=dtype), trunk)
     basis = torch.linalg.qr(torch.randn(head.size, 3, dtype=dtype))[0].T
-    return Described(head, torch.randn(head.size, dtype=dtype), basis, 2.0)
+    return DescriptionModel(head, torch.randn(head.size, dtype=dtype), basis, 2.0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

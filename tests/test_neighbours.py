@@ -17,7 +17,7 @@ from dpvalue.data import cells, conversions, files, lines
 from dpvalue.data.columns import Column
 from dpvalue.data.encoding import Encoding
 from dpvalue.data.rows import _Rows
-from dpvalue.models import Described
+from dpvalue.models import DescriptionModel
 from dpvalue.party import people
 
 from .neighbours import SCENARIOS, run_changes
@@ -102,12 +102,12 @@ def adding_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def comparing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far off a row is, by the mean of all rows."""
-    described = Described.described
+    described = DescriptionModel.described
 
-    def planted(self: Described, along: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
+    def planted(self: DescriptionModel, along: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
         return described(self, along, squared / (1e-3 + squared.mean()))
 
-    monkeypatch.setattr(Described, "described", planted)
+    monkeypatch.setattr(DescriptionModel, "described", planted)
 
 
 def counting_valid_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,11 +19,11 @@ from dpvalue.data.utility import as_utility
 from dpvalue.games.solving import ListedGame, value_game
 from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.methods.refit import Refit
-from dpvalue.models import Headed, build_model, find_head, head_on_trunk
+from dpvalue.models import HeadOnTrunk, build_model, find_head, head_on_trunk
 from dpvalue.planning.situation import Agreement
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import as_text
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.run import PreparedRun, prepare
 
 from .data import Arrays, images
 from .test_party import by_messages
@@ -96,10 +96,10 @@ def built(model: str | Callable[[], nn.Module]) -> Any:
     return build_model(model, "classification", torch.zeros(1, 8, 8, dtype=F64), 3, F64, CPU)
 
 
-def at_random(model: str | Callable[[], nn.Module]) -> Headed:
+def at_random(model: str | Callable[[], nn.Module]) -> HeadOnTrunk:
     """A head on a trunk of random numbers."""
     network, example = built(model), torch.randn(1, 8, 8, dtype=F64)
-    return Headed.of(network, find_head(network, example), network.initial(0), torch.randn(30, 1, 8, 8, dtype=F64))
+    return HeadOnTrunk.of(network, find_head(network, example), network.initial(0), torch.randn(30, 1, 8, 8, dtype=F64))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_other_networks_have_no_head(model: Callable[[], nn.Module]) -> None:
         find_head(built(model), torch.randn(1, 8, 8, dtype=F64))
 
 
-def with_head(model: Any, head: Headed, theta: torch.Tensor) -> nn.Module:
+def with_head(model: Any, head: HeadOnTrunk, theta: torch.Tensor) -> nn.Module:
     """The network of a head's trunk with this head: its weights take features as they are."""
     network = built(model)
     own, centre, scale = head.trunk.split([network.size, head.features, 1])
@@ -154,7 +154,7 @@ def test_a_head_is_the_networks_last_layer(model: Any) -> None:
         torch.testing.assert_close(found, expected)
     public = torch.randn(30, 1, 8, 8, dtype=F64)
     network = built(model)
-    seen = Headed.of(network, find_head(network, x[0]), network.initial(0), public).inputs(public)[:, :-1]
+    seen = HeadOnTrunk.of(network, find_head(network, x[0]), network.initial(0), public).inputs(public)[:, :-1]
     assert float(seen.mean(0).abs().max()) < 1e-9
     assert abs(float(seen.square().mean()) - 1) < 1e-9
 
@@ -297,7 +297,7 @@ def test_rows_whose_features_are_not_finite_count_for_nothing(unit: str) -> None
     assert torch.equal(tables[0].rows[1:], tables[1].rows[1:])
 
 
-def ready_for(parts: dict[str, Arrays], public: Arrays, **given: Any) -> tuple[Prepared, dpv.Parties]:
+def ready_for(parts: dict[str, Arrays], public: Arrays, **given: Any) -> tuple[PreparedRun, dpv.Parties]:
     data, groups = joined(parts)
     persons = np.array([f"{group} {row // 2}" for row, group in enumerate(groups)])
     parties = dpv.Parties(*data, groups, persons, "who")

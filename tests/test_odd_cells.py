@@ -40,7 +40,7 @@ from dpvalue.data.columns import Column
 from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.data.files import open_private, read_private
 from dpvalue.data.parties import as_parties
-from dpvalue.party.party import OwnFile
+from dpvalue.party.party import PartyFile
 
 from .data import peek
 
@@ -139,7 +139,7 @@ def test_an_id_that_is_not_utf8_makes_no_person_of_what_is_missing(tmp_path: Pat
     for odd in (b"P9", BAD):
         column = strings([b"P1", b"P1", b"NA", None, b"n/a", odd])
         parquet.write_table(pa.table({"who": column, "x": [1.0] * 6, "y": [0, 1] * 3}), tmp_path / "own.parquet")
-        counts.append(OwnFile(tmp_path / "own.parquet", "who").units())
+        counts.append(PartyFile(tmp_path / "own.parquet", "who").units())
         (block,) = read_private(tmp_path / "own.parquet", ["who"])
         parties = dpv.Parties(np.zeros((6, 1)), np.zeros(6), ["a"] * 5 + ["b"], block.columns["who"].identities())
         assert parties.units("person").sum() == counts[-1]

@@ -27,13 +27,13 @@ import dpvalue as dpv
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import conduct
 from dpvalue.data import files
-from dpvalue.flower.records import Memory, Taken
+from dpvalue.flower.records import Memory, StoredTask
 from dpvalue.party import party as home_rows
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.transport import Asked
+from dpvalue.protocol.transport import Question
 from dpvalue.report.record import Record
 from dpvalue.runs import costs, execute
 from dpvalue.runs import plan as plan_module
@@ -250,13 +250,13 @@ def keeping_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def logging_the_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """How large a private file is."""
-    units = home_rows.OwnFile.units
+    units = home_rows.PartyFile.units
 
-    def planted(self: home_rows.OwnFile) -> int:
+    def planted(self: home_rows.PartyFile) -> int:
         logging.getLogger("dpvalue").info("%d bytes", self.path.stat().st_size)
         return units(self)
 
-    monkeypatch.setattr(home_rows.OwnFile, "units", planted)
+    monkeypatch.setattr(home_rows.PartyFile, "units", planted)
 
 
 @pytest.mark.slow
@@ -312,7 +312,7 @@ def test_every_field_of_a_study_in_rounds_and_of_what_outlives_a_crash_is_in_the
     conduct(Coordinator(tmp_path / "study", job.to_bytes()), nodes, SOON)
     charge = Charge("gaussian", 1.0, 1, 1.0, "record", "zero_out")
     Checkpoint(tmp_path / "checkpoint").release(0, "asked", charge, lambda: b"made")
-    Memory(tmp_path / "task.json").keep(Taken("token", b"message", Asked(b"job", b"request")))
+    Memory(tmp_path / "task.json").keep(StoredTask("token", b"message", Question(b"job", b"request")))
     frame = pd.read_csv(study.own("east")).assign(wrong=np.arange(30) < 5)
     frame.to_csv(tmp_path / "train.csv", index=False)
     run = ["run", str(tmp_path / "train.csv"), "--test", str(study.public), "--target", "label", "--truth", "wrong"]

@@ -71,7 +71,7 @@ def test_every_public_name_has_a_docstring_and_guarantees_are_stated() -> None:
         dpv.value,
         dpv.release,
         dpv.federated,
-        dpv.Learned,
+        dpv.FederatedResult,
         dpv.Privacy,
         dpv.Table,
         dpv.Table.value,

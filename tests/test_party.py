@@ -19,7 +19,7 @@ from dpvalue.progress import silent
 from dpvalue.protocol.archive import as_text
 from dpvalue.protocol.messages import AtPoints
 from dpvalue.runs.rounds import Rounds, require_answer
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.run import PreparedRun, prepare
 
 from .data import classification
 from .federation import ask_each
@@ -45,18 +45,18 @@ def together(own: dict[str, Any]) -> dpv.Parties:
     return dpv.Parties(frame[[0, 1, 2, 3]].to_numpy(), frame["y"].to_numpy(), frame["site"], frame["who"], "who")
 
 
-def prepared(own: dict[str, Any], public: Any, **given: Any) -> Prepared:
+def prepared(own: dict[str, Any], public: Any, **given: Any) -> PreparedRun:
     settings = dpv.Settings(engine=ENGINE, **{"noise": "fast", "seed": 3, **given})
     return prepare(dpv.Utility(*public), settings, *together(own).counts(settings.privacy))
 
 
 @cache
-def prepared_for_records(game: str) -> Prepared:
+def prepared_for_records(game: str) -> PreparedRun:
     """Of the rows above; nothing changes what was prepared."""
     return prepared(*rows(), privacy=dpv.Privacy(4.0, unit="record"), game=game)
 
 
-def request_to(ready: Prepared, job: dpv.Job, name: str = "south") -> dpv.Request:
+def request_to(ready: PreparedRun, job: dpv.Job, name: str = "south") -> dpv.Request:
     """The first round's question to one party; under the refit game each is asked with weights of its own."""
     points, request = ready.choice.points, job.first(SIZES[name])
     if points.dim() == 3:
@@ -65,7 +65,7 @@ def request_to(ready: Prepared, job: dpv.Job, name: str = "south") -> dpv.Reques
     return request
 
 
-def by_messages(ready: Prepared, parties: dict[str, dpv.Party]) -> torch.Tensor:
+def by_messages(ready: PreparedRun, parties: dict[str, dpv.Party]) -> torch.Tensor:
     """The table that a server gets which asks each party by a message, in the form of bytes, and reads bytes."""
     names = sorted(parties)
     job = dpv.Job.from_bytes(ready.job(names).to_bytes())

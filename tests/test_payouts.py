@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.values.intervals import Renoised
+from dpvalue.values.intervals import NoiseDraws
 from dpvalue.values.payouts import amount, share_out, split
 
 from .data import classification
@@ -42,7 +42,7 @@ def test_payouts_sum_to_the_total_and_follow_values(result: dpv.Result) -> None:
 def test_nobody_is_paid_less_than_nothing_or_more_than_all() -> None:
     values = np.array([3.0, 1.0])
     draws = values + np.random.default_rng(0).normal(0, 5, (50, 2))
-    shares = share_out(("a", "b"), Renoised(values, values, draws, np.zeros(2), 0), 100.0)
+    shares = share_out(("a", "b"), NoiseDraws(values, values, draws, np.zeros(2), 0), 100.0)
     assert shares.low.tolist() == [0, 0]
     assert shares.high.tolist() == [100, 100]
 
@@ -52,7 +52,7 @@ def test_who_may_be_worth_something_may_be_paid() -> None:
     values = np.array([3.0, -0.2])
     noise = np.random.default_rng(0).normal(0, 1, (50, 2))
     draws = values + 0.1 * (noise - noise.mean(0)) / noise.std(0, ddof=1)
-    found = Renoised(values, values, draws, np.zeros(2), 0)
+    found = NoiseDraws(values, values, draws, np.zeros(2), 0)
     shares = share_out(("a", "b"), found, 100.0)
     assert shares.payouts.tolist() == [100, 0]
     assert shares.low[1] == 0
@@ -76,7 +76,7 @@ FINITE = "must all be finite"
 def test_what_cannot_be_shared_by_is_refused(result: dpv.Result, values: list[float], message: str) -> None:
     found = np.array(values)
     with pytest.raises(dpv.DpvalueError, match=message):
-        share_out(("a", "b"), Renoised(found, found, np.array([found, found]), np.zeros(2), 0), 10.0)
+        share_out(("a", "b"), NoiseDraws(found, found, np.array([found, found]), np.zeros(2), 0), 10.0)
     four = np.array([*values, values[0], values[0]])
     estimate = replace(result.estimates["shapley"], values=four)
     with pytest.raises(dpv.DpvalueError, match=message):

@@ -23,9 +23,9 @@ from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
 from dpvalue.models.derived import BESIDES
 from dpvalue.party.contributions import Contributions
-from dpvalue.party.party import Behind
+from dpvalue.party.party import PrivacyBoundary
 from dpvalue.party.people import lone_gradients, lone_inputs
-from dpvalue.runs.run import Prepared, open_setting, prepare
+from dpvalue.runs.run import PreparedRun, open_setting, prepare
 
 from .data import Arrays, classification, images, regression
 
@@ -233,7 +233,7 @@ def test_directions_are_whitened_and_lift_takes_them_back() -> None:
         torch.testing.assert_close(surrogate.vectors @ surrogate.lift.T, identity)
 
 
-def behind(unit: str, neighbours: str, task: str, game: str = "refit") -> tuple[Prepared, dict[str, Any]]:
+def behind(unit: str, neighbours: str, task: str, game: str = "refit") -> tuple[PreparedRun, dict[str, Any]]:
     private, public, kind = made(task)
     given: dict[str, Any] = {
         "X": private[0],
@@ -246,10 +246,10 @@ def behind(unit: str, neighbours: str, task: str, game: str = "refit") -> tuple[
     return prepare(dpv.Utility(*public), settings, *dpv.Parties(**given).counts(privacy)), given
 
 
-def contributed(ready: Prepared, given: dict[str, Any], weights: torch.Tensor | None = None) -> torch.Tensor:
+def contributed(ready: PreparedRun, given: dict[str, Any], weights: torch.Tensor | None = None) -> torch.Tensor:
     """What three parties contribute, before noise."""
     choice, settings = ready.choice, ready.at.settings
-    behind = Behind(choice.asked, choice.mechanism, ready.encoding, settings.privacy, torch.float64, False)
+    behind = PrivacyBoundary(choice.asked, choice.mechanism, ready.encoding, settings.privacy, torch.float64, False)
     contributions: Contributions = behind.put(dpv.Parties(**given), ENGINE)
     points = choice.points if weights is None else weights
     return contributions.along(points, choice.shares, torch.arange(3))

@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
 from dpvalue.methods.retraining import _spearman
-from dpvalue.planning.situation import Agreement, Gauge
+from dpvalue.planning.situation import Agreement, RehearsedMean
 from dpvalue.runs.plan import advice
 
 from .data import Arrays, classification
@@ -131,7 +131,7 @@ def usual() -> dpv.Plan:
 
 
 def agreed(spearman: float, error: float, sizes: float, beyond: tuple[float, float]) -> Agreement:
-    return Agreement(spearman, error, sizes, Gauge(*beyond), 1.0, ())
+    return Agreement(spearman, error, sizes, RehearsedMean(*beyond), 1.0, ())
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_sizes_alone_are_compared_on_the_same_rehearsals() -> None:
     equal = planned((40, 40, 40, 40), dpv.Privacy(20.0, 1e-5, unit="record")).expected
     assert isinstance(equal, Agreement)
     assert equal.sizes == 0
-    assert equal.beyond == Gauge(equal.spearman, equal.error)
+    assert equal.beyond == RehearsedMean(equal.spearman, equal.error)
     hopeless = planned((120, 60, 30, 15, 60, 30), dpv.Privacy(0.01, 1e-5, unit="record"), public=200)
     assert isinstance(hopeless.expected, Agreement)
     assert not hopeless.expected.can_work
@@ -177,10 +177,10 @@ def test_sizes_alone_are_compared_on_the_same_rehearsals() -> None:
 
 def test_a_standard_error_is_that_of_all_or_of_the_splits() -> None:
     alike = np.array([[0.0, 1.0, 0.0, 1.0]] * 3)
-    assert Gauge.of(alike) == Gauge(0.5, float(np.std(alike, ddof=1)) / 12**0.5)
+    assert RehearsedMean.of(alike) == RehearsedMean(0.5, float(np.std(alike, ddof=1)) / 12**0.5)
     apart = np.array([[0.0] * 4, [0.5] * 4, [1.0] * 4])
-    assert Gauge.of(apart) == Gauge(0.5, 0.5 / 3**0.5)
-    assert (Gauge(0.5, 0.1).low, Gauge(0.5, 0.1).high) == pytest.approx((0.3, 0.7))
+    assert RehearsedMean.of(apart) == RehearsedMean(0.5, 0.5 / 3**0.5)
+    assert (RehearsedMean(0.5, 0.1).low, RehearsedMean(0.5, 0.1).high) == pytest.approx((0.3, 0.7))
 
 
 def test_rank_correlations_share_ranks() -> None:

@@ -26,7 +26,7 @@ from dpvalue.report.record import Record
 from dpvalue.runs.config import make_config
 from dpvalue.runs.execute import released_record, valued_record
 from dpvalue.runs.folder import table_curves, values_frame
-from dpvalue.runs.sources import Known
+from dpvalue.runs.sources import GroundTruth
 
 from .data import regression
 from .test_spreadsheet import NAMES
@@ -53,7 +53,7 @@ def page() -> str:
     )
     result = plan.value(as_parties(train, "label", groups), semivalues=("shapley", "banzhaf"), progress=False)
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
-    known, curves = Known("wrong", np.arange(80) < 8), table_curves(result, silent)
+    known, curves = GroundTruth("wrong", np.arange(80) < 8), table_curves(result, silent)
     record = valued_record(released_record(config, result.table, plan), result, known, curves)
     assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
     return report_page(values_frame(result, silent), record)

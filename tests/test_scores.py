@@ -16,7 +16,7 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.games.solving import Game
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
-from dpvalue.models import Linear, Model, Projected, Score, build_model, projected, row_losses
+from dpvalue.models import Linear, Model, Score, SubspaceModel, build_model, projected, row_losses
 from dpvalue.models.build import ridge
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.rehearsal import Option, prefer
@@ -52,7 +52,7 @@ def test_every_semivalue_of_scores_is_the_score(n: int) -> None:
     np.testing.assert_allclose(game.leave_one_out(), Game.leave_one_out(game), atol=1e-12)
 
 
-def lines() -> dict[str, tuple[Projected, int]]:
+def lines() -> dict[str, tuple[SubspaceModel, int]]:
     """Models on a line, with their numbers of outputs."""
     torch.manual_seed(3)
     models: dict[str, tuple[Model, int]] = {

@@ -12,7 +12,7 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.cli.party import own_secret
 from dpvalue.flower.deploy import write_authority, write_node_key
-from dpvalue.flower.records import Memory, Taken
+from dpvalue.flower.records import Memory, StoredTask
 from dpvalue.protocol.archive import Key
 from dpvalue.storage import require_secret, write_secret
 
@@ -30,7 +30,7 @@ def test_all_secrets_are_made_for_their_owner_alone(tmp_path: Path) -> None:
     Key.new().save(tmp_path / "key")
     write_node_key(tmp_path / "node")
     own_secret(tmp_path / "secret")
-    Memory(tmp_path / "task").keep(Taken("token"))
+    Memory(tmp_path / "task").keep(StoredTask("token"))
     dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(1.0), "me")
     server = write_authority(tmp_path / "link", "127.0.0.1").key
     for path in (*(tmp_path / name for name in ("key", "node", "secret", "task", "ledger")), server):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-from dpvalue.planning.settings import Fields, Given
+from dpvalue.planning.settings import EntryKeywords, SettingsKeywords
 
 from .data import classification
 
@@ -18,9 +18,9 @@ ENTRIES = [dpv.value, dpv.release, dpv.plan, dpv.audit, dpv.membership_attack, d
 
 
 def test_keywords_are_the_fields() -> None:
-    assert list(Fields.__annotations__) == [field.name for field in fields(dpv.Settings)]
-    assert get_type_hints(Fields) == get_type_hints(dpv.Settings)
-    assert Given.__annotations__.keys() - Fields.__annotations__ == {"target", "groups", "persons"}
+    assert list(SettingsKeywords.__annotations__) == [field.name for field in fields(dpv.Settings)]
+    assert get_type_hints(SettingsKeywords) == get_type_hints(dpv.Settings)
+    assert EntryKeywords.__annotations__.keys() - SettingsKeywords.__annotations__ == {"target", "groups", "persons"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.__name__)

@@ -21,7 +21,7 @@ from dpvalue.coordinator.roster import Member, Roster, read_roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, options_of, read_utility, value_study, verify_job
 from dpvalue.party.agent import Agent
-from dpvalue.party.party import OwnFile
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import Policy, Protection
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import Key
@@ -54,7 +54,7 @@ def files(tmp_path: Path) -> Files:
 def simulating(files: Files, name: str) -> Agent:
     engine = dpv.Local(device="cpu", dtype="float64")
     policy = Policy(Protection(epsilon=100.0), unsigned=True)
-    return Agent(name, OwnFile(files.own(name)), None, policy, simulation=True, engine=engine)
+    return Agent(name, PartyFile(files.own(name)), None, policy, simulation=True, engine=engine)
 
 
 def answered(files: Files, job: Job, folder: Path, **given: Any) -> Coordinator:
@@ -111,7 +111,7 @@ def test_the_noise_of_agents_has_the_law_of_the_mechanism(files: Files, tmp_path
     drawn = []
     for number in range(120):
         ledger = dpv.Ledger.create(tmp_path / f"{number}.ledger", dpv.Privacy(1.0, unit="record"), name)
-        agent = Agent(name, OwnFile(files.own(name)), ledger, Policy.of_ledger(ledger.budget, None))
+        agent = Agent(name, PartyFile(files.own(name)), ledger, Policy.of_ledger(ledger.budget, None))
         drawn.append(Release.from_bytes(agent.answer(content)).numbers)
     spread = torch.stack(drawn).std(0)
     expected = float(job.mechanism.noise_std(torch.tensor([files.sizes[name]]))[0])

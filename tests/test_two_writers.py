@@ -21,17 +21,17 @@ from dpvalue.cli.party import own_secret
 from dpvalue.coordinator import study as study_module
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.coordinator.study import Patience, conduct
+from dpvalue.coordinator.study import Waits, conduct
 from dpvalue.flower.deploy import write_node_key
-from dpvalue.flower.records import Memory, Taken
+from dpvalue.flower.records import Memory, StoredTask
 from dpvalue.party.agent import Agent
 from dpvalue.party.contributions import Contributions
-from dpvalue.party.party import OwnFile
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import Policy, Protection
 from dpvalue.protocol.archive import Key, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.protocol.transport import Question, Reply
 from dpvalue.runs import execute
 from dpvalue.storage import LOCK, held
 
@@ -221,7 +221,7 @@ def answers(files: Files, job: Job, name: str, count: int) -> list[bytes]:
 def _simulating(files: Files, name: str) -> Agent:
     policy = Policy(Protection(epsilon=100.0), unsigned=True)
     engine = dpv.Local(device="cpu", dtype="float64")
-    return Agent(name, OwnFile(files.own(name)), None, policy, simulation=True, engine=engine)
+    return Agent(name, PartyFile(files.own(name)), None, policy, simulation=True, engine=engine)
 
 
 def test_a_coordinator_keeps_one_answer_of_a_party_and_notes_all_others(files: Files, tmp_path: Path) -> None:
@@ -264,14 +264,14 @@ def test_two_coordinators_of_one_study_end_a_round_once_and_ask_the_same(files: 
 def test_two_that_conduct_one_study_lose_no_answer_and_no_node(files: Files, tmp_path: Path) -> None:
     _, job = simulated(files, **TWO_ROUNDS)
 
-    def responding(name: str) -> Callable[[Asked], Answered]:
+    def responding(name: str) -> Callable[[Question], Reply]:
         agent = _simulating(files, name)
-        return lambda asked: Answered(agent.answer(asked.job, asked.request), "")
+        return lambda asked: Reply(agent.answer(asked.job, asked.request), "")
 
     def lead(_: int) -> int:
         nodes = LocalNodes({number: responding(name) for number, name in enumerate(files.sizes)})
         coordinator = Coordinator(tmp_path / "state", job.to_bytes())
-        conduct(coordinator, nodes, Patience(parties=4, gather=0.0, deadline=60.0))
+        conduct(coordinator, nodes, Waits(parties=4, gather=0.0, deadline=60.0))
         return len(coordinator.rejections.all())
 
     assert at_once(2, lead) == [0, 0]
@@ -354,7 +354,7 @@ def test_what_each_process_may_write_is_whole_and_the_same_for_all(files: Files,
     assert release.party == "north"
     assert len(files.ledger("north").entries()) == 1
     assert len(set(at_once(4, lambda _: own_secret(tmp_path / "secret").hex()))) == 1
-    taken = [Taken(f"token {number}", bytes([number]) * 50_000) for number in range(4)]
+    taken = [StoredTask(f"token {number}", bytes([number]) * 50_000) for number in range(4)]
 
     def remember(number: int) -> None:
         for _ in range(10):

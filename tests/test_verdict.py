@@ -11,7 +11,7 @@ import pytest
 import dpvalue as dpv
 from dpvalue.arrays import Floats
 from dpvalue.privacy.laws import law_named
-from dpvalue.values.intervals import Renoised
+from dpvalue.values.intervals import NoiseDraws
 from dpvalue.values.verdict import Verdict, expected_wrong, judge
 
 from .data import classification, flipped_breast_cancer
@@ -32,7 +32,7 @@ def judged(table: dpv.Table, middle: Floats, std: float = 0.1, **given: Any) -> 
     draws = middle + std * (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
     names = tuple("abcdefgh"[:n]) if n < 10 else tuple(range(n))
     few = replace(table, names=names, origin=replace(table.origin, sizes=np.full(n, 1 if n > 10 else 50)))
-    return judge(few, Renoised(middle, middle, draws, np.zeros(n), 0), **given)
+    return judge(few, NoiseDraws(middle, middle, draws, np.zeros(n), 0), **given)
 
 
 def test_who_helps_who_harms_and_who_cannot_be_told_apart(table: dpv.Table) -> None:
@@ -122,6 +122,6 @@ def test_how_many_are_wrong_is_what_is_found_in_rows() -> None:
 
 def test_names_in_sentences_cannot_steer(table: dpv.Table) -> None:
     hostile, values = replace(table, names=("a\nb\x1b[31m", "c")), np.array([1.0, 0.5])
-    said = str(judge(hostile, Renoised(values, values, values + np.zeros((3, 2)), np.zeros(2), 0)))
+    said = str(judge(hostile, NoiseDraws(values, values, values + np.zeros((3, 2)), np.zeros(2), 0)))
     assert "\x1b" not in said
     assert said.startswith("a\\x0ab\\x1b[31m and c make the model better")

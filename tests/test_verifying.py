@@ -27,7 +27,7 @@ from dpvalue.coordinator.comparing import CLOSE, compare_values
 from dpvalue.coordinator.roster import Member, Roster, remember
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, read_utility, value_study
-from dpvalue.coordinator.verifying import Verified, verify_results
+from dpvalue.coordinator.verifying import Verification, verify_results
 from dpvalue.party.policy import KnownCoordinator, Policy, Protection
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import Archive, Key
@@ -90,7 +90,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(verifying, name, cache(getattr(verifying, name)))
 
 
-def verified(folder: Path, **given: Any) -> Verified:
+def verified(folder: Path, **given: Any) -> Verification:
     return verify_results(folder, None, silent, **given)
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpvalue.protocol.messages import Release, Request
     from dpvalue.protocol.projection import Projection
     from dpvalue.protocol.schedule import Schedule
-    from dpvalue.runs.federated import Learned, federated
+    from dpvalue.runs.federated import FederatedResult, federated
     from dpvalue.runs.loading import load
     from dpvalue.runs.plan import plan
     from dpvalue.runs.plan_page import Plan
@@ -38,11 +38,48 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Learned", "Ledger", "Local",
-    "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
-    "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
-    "combine", "detection", "diagnostics", "federated", "games", "load", "membership_attack", "plan", "privacy",
-    "release", "semivalue", "tasks", "value",
+    "Audit",
+    "BudgetExceeded",
+    "Comparison",
+    "DpvalueError",
+    "Engine",
+    "FederatedResult",
+    "Guarantee",
+    "Job",
+    "Ledger",
+    "Local",
+    "MembershipAttack",
+    "Parties",
+    "Party",
+    "Plan",
+    "Privacy",
+    "Problem",
+    "Projection",
+    "Release",
+    "Request",
+    "Result",
+    "Schedule",
+    "Semivalue",
+    "Settings",
+    "Shares",
+    "Table",
+    "Utility",
+    "Verdict",
+    "audit",
+    "baselines",
+    "combine",
+    "detection",
+    "diagnostics",
+    "federated",
+    "games",
+    "load",
+    "membership_attack",
+    "plan",
+    "privacy",
+    "release",
+    "semivalue",
+    "tasks",
+    "value",
 ]  # fmt: skip
 
 _HOMES = {
@@ -61,7 +98,7 @@ _HOMES = {
     "dpvalue.party.party": ("Party",),
     "dpvalue.protocol.projection": ("Projection",),
     "dpvalue.protocol.schedule": ("Schedule",),
-    "dpvalue.runs.federated": ("Learned", "federated"),
+    "dpvalue.runs.federated": ("FederatedResult", "federated"),
     "dpvalue.runs.plan": ("plan",),
     "dpvalue.runs.plan_page": ("Plan",),
     "dpvalue.api": ("release", "value"),

@@ -6,14 +6,14 @@ from typing import Any, Unpack
 
 from dpvalue.data.parties import read_data
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.progress import Progress, reporting
 from dpvalue.runs.run import prepare, release_prepared, value_prepared
 from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
 
 
-@shows_settings(Given)
+@shows_settings(EntryKeywords)
 def value(
     parties: Any,
     utility: Any,
@@ -21,7 +21,7 @@ def value(
     *,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
     progress: bool | Progress = True,
-    **given: Unpack[Given],
+    **given: Unpack[EntryKeywords],
 ) -> Result:
     """Return what each party's data is worth to the model, private by default.
 
@@ -61,14 +61,14 @@ def value(
         return value_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, kinds, tell)
 
 
-@shows_settings(Given)
+@shows_settings(EntryKeywords)
 def release(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
     *,
     progress: bool | Progress = True,
-    **given: Unpack[Given],
+    **given: Unpack[EntryKeywords],
 ) -> Table:
     """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
 

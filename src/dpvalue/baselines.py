@@ -11,13 +11,13 @@ from dpvalue.arrays import Floats
 from dpvalue.data.parties import read_data
 from dpvalue.display import extremes
 from dpvalue.methods.choosing import choose
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
 from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.schedule import Schedule
-from dpvalue.runs.run import Prepared, open_setting
+from dpvalue.runs.run import PreparedRun, open_setting
 from dpvalue.streams import Purpose
 
 __all__ = ["Screening", "public_loss"]
@@ -50,12 +50,12 @@ class Screening:
         return f"Screening({len(self.names)} parties: {extremes(self.names, self.scores)}, {self.guarantee.terms})"
 
 
-@shows_settings(Given)
+@shows_settings(EntryKeywords)
 def public_loss(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[EntryKeywords],
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
 
@@ -98,7 +98,7 @@ def public_loss(
         at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
         choice = choose(at)
         warn_if_delta_is_large(choice.spent, int(at.units.sum()))
-        run = Prepared(at, encoding, choice, public).run(private)
+        run = PreparedRun(at, encoding, choice, public).run(private)
         if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
             run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
         table, _ = run.release(tell)

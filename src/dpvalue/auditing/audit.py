@@ -33,7 +33,7 @@ from dpvalue.auditing.findings import Audit, epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
@@ -46,7 +46,7 @@ STILL = 1e-9
 _COMPARED_RUNS = 30
 
 
-@shows_settings(Given, learning_rate=STILL)
+@shows_settings(EntryKeywords, learning_rate=STILL)
 def audit(
     parties: Any,
     utility: Any,
@@ -56,7 +56,7 @@ def audit(
     runs: int = 1000,
     confidence: float = 1 - 1e-4,
     progress: bool | Progress = True,
-    **given: Unpack[Given],
+    **given: Unpack[EntryKeywords],
 ) -> Audit:
     """Return how much of a configuration's claim an attack on planted canaries can refute.
 

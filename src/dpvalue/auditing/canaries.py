@@ -26,7 +26,7 @@ from dpvalue.models import CLASSIFICATION
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy
-from dpvalue.runs.run import Prepared, Run, open_setting, run_for
+from dpvalue.runs.run import PreparedRun, Run, open_setting, run_for
 
 _PUBLIC_ROWS = 6
 _FACTORS = (1.0, 8.0, 64.0, 512.0)
@@ -76,7 +76,7 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
     layout = _Layout.of(sizes, units, privacy)
     pool = _Pool.of(utility, encoding)
     plain = np.arange(len(layout.party)) % pool.public
-    prepared = Prepared(at, encoding, choose(at), utility)
+    prepared = PreparedRun(at, encoding, choose(at), utility)
     here, there = _farthest(prepared, pool, privacy.neighbours)
 
     def world(canaries: Ints, row: int | None) -> World:
@@ -173,7 +173,7 @@ def _label_array(labels: Any) -> Array:
     return cells if isinstance(cells, np.ndarray) else np.array(cells)
 
 
-def _farthest(prepared: Prepared, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
+def _farthest(prepared: PreparedRun, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
     """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
     choice, engine = prepared.choice, prepared.at.settings.engine
     candidates = np.arange(pool.public, len(pool.y))

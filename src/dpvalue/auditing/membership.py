@@ -26,11 +26,11 @@ from dpvalue.data.utility import as_utility
 from dpvalue.detection import auc
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.semivalues import semivalues
-from dpvalue.planning.settings import Fields, Settings, settings_of, shows_settings
+from dpvalue.planning.settings import Settings, SettingsKeywords, settings_of, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.runs.run import Prepared, prepare, value_run
+from dpvalue.runs.run import PreparedRun, prepare, value_run
 from dpvalue.streams import Purpose, stream
 
 _SHAPLEY = semivalues("shapley")
@@ -82,7 +82,7 @@ class MembershipAttack:
         return f"{claim}: AUROC {self.mean:.3f} ({self.std_error:.3f}) over {len(self.aurocs)} trials, {bound}{verdict}"
 
 
-@shows_settings(Fields, permutations=200, noise="fast")
+@shows_settings(SettingsKeywords, permutations=200, noise="fast")
 def membership_attack(
     rows: Any,
     utility: Any,
@@ -93,7 +93,7 @@ def membership_attack(
     shadows: int = 32,
     trials: int = 40,
     progress: bool | Progress = True,
-    **fields: Unpack[Fields],
+    **fields: Unpack[SettingsKeywords],
 ) -> MembershipAttack:
     """Return how well members are told from others by their values, over repeated trials.
 
@@ -139,7 +139,7 @@ def membership_attack(
     require_other_rows(as_parties(rows), public)
     ones = np.ones(3 * members, dtype=np.int64)
     with asked.engine.threading(), reporting(progress) as tell:
-        attacked = _Attacked(prepare(public, asked, ones, ones), X, y)
+        attacked = _AttackTarget(prepare(public, asked, ones, ones), X, y)
         aurocs = []
         for trial in range(trials):
             aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
@@ -149,10 +149,10 @@ def membership_attack(
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class _Attacked:
+class _AttackTarget:
     """A valuation, with every setting decided, and the rows that it may be run on."""
 
-    prepared: Prepared
+    prepared: PreparedRun
     X: Any
     y: Any
 
@@ -166,7 +166,7 @@ class _Attacked:
         return value_run(run, self.prepared.utility, _SHAPLEY, silent).values["shapley"][len(members) :]
 
 
-def _trial(attacked: _Attacked, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
+def _trial(attacked: _AttackTarget, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
     """One set of targets, shadow sets and members; the AUROC of the attack."""
     seed = attacked.prepared.at.settings.seed
     generator = stream(seed, Purpose.ATTACK, trial)

@@ -17,7 +17,7 @@ from dpvalue import DpvalueError, __version__
 from dpvalue.display import one_line, visible
 
 if TYPE_CHECKING:
-    from dpvalue.runs.execute import Done
+    from dpvalue.runs.execute import FinishedRun
 
 app = typer.Typer(
     help="What is each party's data worth to a model? Values under differential privacy.",
@@ -95,7 +95,7 @@ def _complain(kind: str, what: object) -> None:
     SafeConsole(stderr=True).print(f"{kind}: {one_line(str(what))}")
 
 
-def show_done(done: Done, finding: str = "") -> None:
+def show_done(done: FinishedRun, finding: str = "") -> None:
     """Print the extremes, what they say, a finding if there is one, the guarantee, and where the files are."""
     name = done.result.semivalues[0].name
     out.print(_grid(done, name))
@@ -116,7 +116,7 @@ def show_done(done: Done, finding: str = "") -> None:
     out.print(f"report: {done.folder / 'report.html'}", markup=False)
 
 
-def _grid(done: Done, name: str) -> Grid:
+def _grid(done: FinishedRun, name: str) -> Grid:
     """The values of a semivalue with their intervals; of many parties the extremes."""
     from dpvalue.values.payouts import amount
 

@@ -57,14 +57,14 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.flower.deploy import Certificates, environment, superlink
-        from dpvalue.flower.supervise import Kept
+        from dpvalue.flower.supervise import SupervisedProcess
         from dpvalue.storage import held, require_secret
 
         link = _link(folder)
         files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         require_secret(files.key)
         command = superlink(link, files, folder / "link.db")
-        with held(folder), Kept(command, environment(folder / "flwr"), folder / "link.log"):
+        with held(folder), SupervisedProcess(command, environment(folder / "flwr"), folder / "link.log"):
             out.print(f"SuperLink at {link.address}; what it says is in {folder / 'link.log'}. Ctrl-C stops it.")
             _wait_for_ever()
 

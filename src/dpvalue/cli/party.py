@@ -118,7 +118,7 @@ def party_serve(
     with failing_clearly():
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, environment, supernode
-        from dpvalue.flower.supervise import Kept
+        from dpvalue.flower.supervise import SupervisedProcess
         from dpvalue.storage import held, require_secret
 
         given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
@@ -130,7 +130,7 @@ def party_serve(
         with held(folder):
             secret, port = own_secret(folder / "secret"), free_port()
             command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
-            with Kept(command, environment(folder / "flwr"), folder / "node.log"):
+            with SupervisedProcess(command, environment(folder / "flwr"), folder / "node.log"):
                 out.print(f"{name}: answering {superlink}; the node writes {folder / 'node.log'}. Ctrl-C stops.")
                 serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
 
@@ -150,17 +150,17 @@ def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None
     """Answer what a SuperNode hands out, until interrupted."""
     from dpvalue.flower.runtime import Node
     from dpvalue.flower.serve import serve
-    from dpvalue.party.agent import Refused
-    from dpvalue.protocol.transport import Answered, Asked
+    from dpvalue.party.agent import Refusal
+    from dpvalue.protocol.transport import Question, Reply
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         try:
             release = agent.answer(asked.job, asked.request)
-        except Refused as refused:
+        except Refusal as refused:
             out.print(f"refused: {refused}", markup=False)
-            return Answered(b"", refused.public)
+            return Reply(b"", refused.public)
         out.print("answered a request")
-        return Answered(release, "")
+        return Reply(release, "")
 
     try:
         node = Node(address, secret=secret, memory=folder / "task.json")
@@ -197,7 +197,7 @@ def make_agent(
     """Return the agent of a party, as its options say; without a name, that of its ledger."""
     from dpvalue.errors import DpvalueError
     from dpvalue.party.agent import Agent
-    from dpvalue.party.party import OwnFile
+    from dpvalue.party.party import PartyFile
     from dpvalue.party.policy import Policy, read_policy
     from dpvalue.privacy.ledger import Ledger
     from dpvalue.protocol.archive import Key
@@ -207,7 +207,7 @@ def make_agent(
     opened = Ledger(ledger, head=head)
     rules = Policy.of_ledger(opened.budget, opened.terms.person) if policy is None else read_policy(policy)
     signing = None if key is None else Key.read(key)
-    agent = Agent(name or _holder(opened), OwnFile(file, rules.protection.person), opened, rules, signing)
+    agent = Agent(name or _holder(opened), PartyFile(file, rules.protection.person), opened, rules, signing)
     agent.require_ledger()
     return agent
 

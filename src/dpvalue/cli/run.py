@@ -13,7 +13,7 @@ from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
     from dpvalue.runs.config import RunConfig
-    from dpvalue.runs.execute import Done
+    from dpvalue.runs.execute import FinishedRun
     from dpvalue.runs.plan_page import Plan
     from dpvalue.runs.sources import FileRun
 
@@ -83,7 +83,7 @@ def run(
             show_done(_run(options, out_, overwrite, yes, force))
 
 
-def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> Done:
+def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> FinishedRun:
     """Plan, ask, and do a run in a folder that no other process writes meanwhile."""
     from dpvalue.runs.folder import require_free, require_room
     from dpvalue.runs.sources import open_run
@@ -102,15 +102,15 @@ def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bo
     return run_job(job, plan, folder, goes_on)
 
 
-def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
+def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False) -> FinishedRun:
     """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
     from dpvalue.progress import reporting
-    from dpvalue.runs.execute import Interrupted, execute
+    from dpvalue.runs.execute import RunInterrupted, execute
 
     try:
         with reporting(progress=True) as tell:
             return execute(job, plan, folder, tell, goes_on)
-    except Interrupted as stopped:
+    except RunInterrupted as stopped:
         out.print(str(stopped), markup=False)
         raise typer.Exit(130) from None
 

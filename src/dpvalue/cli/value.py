@@ -11,7 +11,7 @@ from dpvalue.cli.common import app, argument, failing_clearly, option, out, show
 from dpvalue.display import one_line
 
 if TYPE_CHECKING:
-    from dpvalue.coordinator.verifying import Verified
+    from dpvalue.coordinator.verifying import Verification
 
 _MOST_LINES = 50
 _UNSEEN = (
@@ -107,9 +107,9 @@ def _last_round(coordinator: object) -> bool:
 
 
 def _who(study: object) -> None:
-    from dpvalue.report.record import Federated
+    from dpvalue.report.record import StudyRecord
 
-    assert isinstance(study, Federated)
+    assert isinstance(study, StudyRecord)
     signed = sum(bool(party.key) for party in study.answered)
     out.print(f"{len(study.answered)} parties answered, {signed} of them signed; {len(study.rejected)} do not count")
 
@@ -139,7 +139,7 @@ def verify(
     raise typer.Exit(1 if found.differences else 0)
 
 
-def _differing(found: Verified, folder: Path) -> list[str]:
+def _differing(found: Verification, folder: Path) -> list[str]:
     """What is said of results that are not what their job and releases make."""
     many = len(found.differences)
     more = [f"... and {many - _MOST_LINES} more"] if many > _MOST_LINES else []
@@ -150,7 +150,7 @@ def _differing(found: Verified, folder: Path) -> list[str]:
     ]
 
 
-def _alike(found: Verified, folder: Path, roster: Path | None) -> list[str]:
+def _alike(found: Verification, folder: Path, roster: Path | None) -> list[str]:
     """What was compared, what was believed and what nobody can check."""
     whose = (
         "whose keys these are was not checked: that takes --roster" if roster is None else f"by the keys in {roster}"

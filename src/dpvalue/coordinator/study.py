@@ -25,10 +25,10 @@ from dpvalue.errors import DpvalueError
 from dpvalue.progress import Progress
 from dpvalue.protocol.archive import Key, Tensors, as_text, read_bytes
 from dpvalue.protocol.job import Job
-from dpvalue.protocol.transport import Answered, Asked, Nodes, gathered
-from dpvalue.report.record import AnsweringParty, Federated, Record, Rejected
+from dpvalue.protocol.transport import Nodes, Question, Reply, gathered
+from dpvalue.report.record import AnsweringParty, Record, RejectionRecord, StudyRecord
 from dpvalue.runs.config import RunConfig, make_config, parse_options
-from dpvalue.runs.execute import Done, finish, make_values, released_record, value_table
+from dpvalue.runs.execute import FinishedRun, finish, make_values, released_record, value_table
 from dpvalue.runs.folder import keep_table
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
@@ -148,7 +148,9 @@ def require_place(out: Path, job: Job) -> None:
         raise DpvalueError(f"{out} holds the results of another job: name another folder with --out")
 
 
-def value_study(coordinator: Coordinator, utility: Utility, options: RunConfig, out: Path, progress: Progress) -> Done:
+def value_study(
+    coordinator: Coordinator, utility: Utility, options: RunConfig, out: Path, progress: Progress
+) -> FinishedRun:
     """Value what was released, and write the folder of results, as a local run does."""
     table = coordinator.table()
     record = study_record(coordinator, options, table)
@@ -162,15 +164,15 @@ def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> 
     return replace(released_record(options, table, None), federated=federated(coordinator))
 
 
-def federated(coordinator: Coordinator) -> Federated:
+def federated(coordinator: Coordinator) -> StudyRecord:
     """Return who answered, and what does not count."""
     seals = coordinator.seals()
     answered = []
     for name, answers in coordinator.answers().items():
         seal = seals[name]
         answered.append(AnsweringParty(name, answers.units, len(answers.releases), "" if seal is None else seal.by))
-    rejected = (Rejected(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejections.all())
-    return Federated(coordinator.job.digest, coordinator.job.rounds, tuple(answered), tuple(rejected))
+    rejected = (RejectionRecord(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejections.all())
+    return StudyRecord(coordinator.job.digest, coordinator.job.rounds, tuple(answered), tuple(rejected))
 
 
 def options_for(job: Job, test: Path, **changes: object) -> RunConfig:
@@ -188,7 +190,7 @@ _log = logging.getLogger("dpvalue")
 
 
 @dataclass(frozen=True)
-class Patience:
+class Waits:
     """How long a coordinator waits.
 
     Attributes:
@@ -202,7 +204,7 @@ class Patience:
     deadline: float = 300.0
 
 
-def conduct(coordinator: Coordinator, nodes: Nodes, patience: Patience) -> int:
+def conduct(coordinator: Coordinator, nodes: Nodes, patience: Waits) -> int:
     """Ask all rounds that have not been asked, and return how many messages were sent.
 
     Killed anywhere, it is called again: what was answered is not asked again, and nobody is asked for a round
@@ -231,28 +233,28 @@ def over_flower(nodes: Nodes, config: Mapping[str, Any]) -> None:
         read_roster(Path(roster)) if roster else None,
         Key.read(key) if key else None,
     )
-    patience = Patience(int(config["parties"]), float(config["gather"]), float(config["deadline"]))
+    patience = Waits(int(config["parties"]), float(config["gather"]), float(config["deadline"]))
     sent = conduct(coordinator, nodes, patience)
     write_whole(coordinator.folder / OVER, json.dumps({"messages": sent}).encode())
 
 
-def _first(coordinator: Coordinator, there: list[int]) -> dict[int, Asked]:
+def _first(coordinator: Coordinator, there: list[int]) -> dict[int, Question]:
     """The first round: the job alone, to every node that has not answered it."""
     known = _known(coordinator)
     answered = set(coordinator.taking_part)
-    return {node: Asked(coordinator.content, b"") for node in there if known.get(node) not in answered}
+    return {node: Question(coordinator.content, b"") for node in there if known.get(node) not in answered}
 
 
-def _later(coordinator: Coordinator, there: list[int]) -> dict[int, Asked]:
+def _later(coordinator: Coordinator, there: list[int]) -> dict[int, Question]:
     """A later round: to each party's node what it is asked."""
     known, asked = _known(coordinator), coordinator.asked()
     found = {node: asked[known[node]] for node in there if known.get(node) in asked}
     for name in sorted(set(asked) - {known[node] for node in found}):
         coordinator.refuse(name, ABSENT)
-    return {node: Asked(coordinator.content, request) for node, request in found.items()}
+    return {node: Question(coordinator.content, request) for node, request in found.items()}
 
 
-def _take(coordinator: Coordinator, node: int, answered: Answered | None) -> None:
+def _take(coordinator: Coordinator, node: int, answered: Reply | None) -> None:
     """Keep what a node answered, or that it did not."""
     if answered is None or not answered.release:
         why = ABSENT if answered is None else answered.refused

@@ -50,7 +50,7 @@ _NOTES = {NODES, OVER, "rejected.jsonl"}  # a coordinator's own
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What a comparison found.
 
     Attributes:
@@ -75,7 +75,7 @@ class Verified:
     close: float = CLOSE
 
 
-def verify_results(folder: Path, test: Path | None, progress: Progress, roster: Roster | None = None) -> Verified:
+def verify_results(folder: Path, test: Path | None, progress: Progress, roster: Roster | None = None) -> Verification:
     """Make all outputs of a study again, and compare them with those in a folder; nothing is written.
 
     Formal guarantee: where there are no differences, whoever values these releases of this job, with the choices in
@@ -116,7 +116,7 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
     seals = [seal for _, _, seal in coordinator.kept()]
     later = () if coordinator.job.rounds == 1 else ("the requests of later rounds",)
     files = (path.relative_to(folder) for path in _files(folder))
-    return Verified(
+    return Verification(
         tuple(differences),
         coordinator.job.digest,
         (*OUTPUTS, *later),
@@ -128,9 +128,9 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
     )
 
 
-def _unusable(error: Exception) -> Verified:
+def _unusable(error: Exception) -> Verification:
     """What is found where nothing can be made again."""
-    return Verified((f"{error}; nothing was made again",))
+    return Verification((f"{error}; nothing was made again",))
 
 
 def _require_results(folder: Path) -> None:

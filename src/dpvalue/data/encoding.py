@@ -27,7 +27,7 @@ from dpvalue.data.raw import (
     row_numbers,
     take_rows,
 )
-from dpvalue.data.schema import PREPROCESSORS, Fitted, Schema, fitted_to, schema_named
+from dpvalue.data.schema import PREPROCESSORS, RowForm, Schema, fitted_to, schema_named
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, REGRESSION
 from dpvalue.stored import COUNT, FLAG, SCHEMA, TEXT, each, fields, maybe, must_be, one_of
@@ -64,7 +64,7 @@ class Encoding:
     columns: tuple[str, ...] | None = None
     preprocessed: bool = False
     preprocess: Any = None
-    fitted: Fitted | None = None
+    fitted: RowForm | None = None
 
     @property
     def schema(self) -> list[dict[str, Any]] | None:

@@ -193,7 +193,7 @@ def _by_number(text: str) -> tuple[bool, float, str]:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Fitted:
+class RowForm:
     """The form of rows: "schema", "frame", "numbers", "sparse" or "objects", and the public rows in it.
 
     Attributes:
@@ -271,17 +271,19 @@ def _put(cells: Any, bad: Bools, other: Any) -> Any:
     return filled
 
 
-def fitted_to(features: Any, is_schema: bool) -> Fitted:
+def fitted_to(features: Any, is_schema: bool) -> RowForm:
     """Return the form of a public set, and its rows in it."""
     if is_frame(features):
         table = as_columns(features)
         numeric = table.is_numeric()
-        return Fitted("schema" if is_schema else "frame", table if is_schema else table.to_pandas(numeric), numeric, ())
+        return RowForm(
+            "schema" if is_schema else "frame", table if is_schema else table.to_pandas(numeric), numeric, ()
+        )
     if is_sparse(features):
-        return Fitted("sparse", features.tocsr(), {}, tuple(features.shape[1:]))
+        return RowForm("sparse", features.tocsr(), {}, tuple(features.shape[1:]))
     rows = as_numbers(features, "utility features") if is_numeric(features) else as_rows(features)
     try:
         rows = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError):  # texts among them
-        return Fitted("objects", rows, {}, tuple(rows.shape[1:]))
-    return Fitted("numbers", rows, {}, tuple(rows.shape[1:]))
+        return RowForm("objects", rows, {}, tuple(rows.shape[1:]))
+    return RowForm("numbers", rows, {}, tuple(rows.shape[1:]))

@@ -74,11 +74,11 @@ class Metric:
             raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; these do: {others}")
         if self.labels_differ and (labels == labels[0]).all():
             raise DpvalueError(f"metric {self.name!r} needs public labels that differ, got {given[0]} in every row")
-        return replace(self, worth=replace(self.worth, labels=given)) if isinstance(self.worth, Own) else self
+        return replace(self, worth=replace(self.worth, labels=given)) if isinstance(self.worth, CustomMetric) else self
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
+class CustomMetric:
     """The worth by a caller's own function, which takes one model at a time, and labels as they were given."""
 
     function: Function
@@ -192,7 +192,7 @@ def as_metric(given: str | Function) -> Metric:
         raise DpvalueError(f"metric must be a callable of (outputs, labels), got {given!r}") from None
     except ValueError:  # one of C's, which tells nobody what it takes
         pass
-    return Metric("callable", "a callable of outputs and labels", BOTH, Own(given))
+    return Metric("callable", "a callable of outputs and labels", BOTH, CustomMetric(given))
 
 
 @dataclass(frozen=True, eq=False)

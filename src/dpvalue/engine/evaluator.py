@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.utility import Own, PublicSet
+from dpvalue.data.utility import CustomMetric, PublicSet
 from dpvalue.engine.engines import Engine
 from dpvalue.models import REGRESSION, Linear, Model
 
@@ -29,7 +29,10 @@ class Evaluator:
         self._loss = model.mean_loss(self._x, self._y)
         metric = public.metric
         self._offset, self.slope = (0.0, 0.0) if metric.of_loss is None else metric.of_loss(public.y)
-        self._engine, self._share = engine, not isinstance(metric.worth, Own)  # a caller's function has its own thread
+        self._engine, self._share = (
+            engine,
+            not isinstance(metric.worth, CustomMetric),
+        )  # a caller's function has its own thread
         copies = 1 if metric.worth is None or metric.largest_only else _COPIES
         self.batch = engine.piece(model.numbers + copies * len(public.x) * model.numbers_per_row(), least=16)
 

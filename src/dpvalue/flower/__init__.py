@@ -5,8 +5,9 @@ and `flwr run` of an app folder (`deploy.write_app`, `deploy.submit`) that names
 called with `dpvalue.protocol.transport.Nodes`, asks, and keeps its own state: a run that was killed is submitted again,
 and goes on.
 
-At a party: a SuperNode with `--isolation process` (`deploy.supernode`, kept running by `supervise.Kept`), and beside it
-`serve.serve` with the party's `respond`. The coordinator's app bundle arrives at the SuperNode and stays there.
+At a party: a SuperNode with `--isolation process` (`deploy.supernode`, kept running by
+`supervise.SupervisedProcess`), and beside it `serve.serve` with the party's `respond`. The coordinator's app bundle
+arrives at the SuperNode and stays there.
 
 | question | module |
 |---|---|

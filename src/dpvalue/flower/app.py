@@ -17,7 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from dpvalue.errors import DpvalueError
 from dpvalue.flower.records import KIND, answered_of, asked_of, record_of
-from dpvalue.protocol.transport import FAILED, Answered, Asked, Nodes, Respond, answer
+from dpvalue.protocol.transport import FAILED, Nodes, Question, Reply, Respond, answer
 
 _POLL = 0.5  # seconds
 
@@ -32,7 +32,7 @@ class GridNodes:
         """Return the nodes that are connected now, in order."""
         return sorted(self._grid.get_node_ids())
 
-    def exchange(self, asked: Mapping[int, Asked], deadline: float) -> Iterator[tuple[int, Answered | None]]:
+    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers; see `Nodes`."""
         end = time.monotonic() + deadline
         # One at a time: together they may be too large for a call. Who comes late finds the message gone.
@@ -75,7 +75,7 @@ def main(grid: Grid, context: Context) -> None:
 @refusing.query(_ACTION)
 def refuse(message: Message, context: Context) -> Message:
     """Refuse a request."""
-    return Message(record_of(Answered(b"", FAILED)), reply_to=message)
+    return Message(record_of(Reply(b"", FAILED)), reply_to=message)
 
 
 def simulated(parties: Sequence[Respond]) -> ClientApp:

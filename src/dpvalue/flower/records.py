@@ -18,7 +18,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from dpvalue.protocol.transport import MALFORMED, Answered, Asked
+from dpvalue.protocol.transport import MALFORMED, Question, Reply
 from dpvalue.storage import OWNER_ALONE, write_whole
 from dpvalue.stored import parse_json, read_text
 
@@ -27,29 +27,29 @@ _RECORD = "dpvalue"
 _log = logging.getLogger("dpvalue")
 
 
-def record_of(value: Asked | Answered) -> RecordDict:
+def record_of(value: Question | Reply) -> RecordDict:
     """Return the content of a message."""
     return RecordDict({_RECORD: ConfigRecord(dict(vars(value)))})
 
 
-def asked_of(message: Message) -> Asked | None:
+def asked_of(message: Message) -> Question | None:
     """Return what a message asks; None where it has not the shape of a question."""
     if message.metadata.message_type != KIND:
         return None
     fields = _fields(message, {"job": bytes, "request": bytes})
-    return None if fields is None else Asked(**fields)
+    return None if fields is None else Question(**fields)
 
 
-def answered_of(message: Message) -> Answered | None:
+def answered_of(message: Message) -> Reply | None:
     """Return what a reply says: None for an error of Flower's own, `MALFORMED` if it is not shaped like an answer."""
     if message.has_error():
         return None
     try:
         fields = _fields(message, {"release": bytes, "refused": str})
-        return Answered(b"", MALFORMED) if fields is None else Answered(**fields)
+        return Reply(b"", MALFORMED) if fields is None else Reply(**fields)
     except Exception as error:  # whatever Flower or we raise for what a stranger has sent
         _log.warning("an answer cannot be read: %s", type(error).__name__)
-        return Answered(b"", MALFORMED)
+        return Reply(b"", MALFORMED)
 
 
 def _fields(message: Message, types: dict[str, type]) -> dict[str, Any] | None:
@@ -66,7 +66,7 @@ _TRIES = 3
 
 
 @dataclass(frozen=True)
-class Taken:
+class StoredTask:
     """A task.
 
     Attributes:
@@ -78,7 +78,7 @@ class Taken:
 
     token: str
     message: bytes = b""
-    asked: Asked | None = None
+    asked: Question | None = None
     tries: int = 1
 
 
@@ -88,7 +88,7 @@ class Memory:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def keep(self, taken: Taken) -> None:
+    def keep(self, taken: StoredTask) -> None:
         """Write a task down."""
         if self._path is None:
             return
@@ -96,7 +96,7 @@ class Memory:
         content = {"token": taken.token, "message": _text(taken.message), "asked": asked, "tries": taken.tries}
         write_whole(self._path, json.dumps(content).encode(), OWNER_ALONE)
 
-    def recall(self) -> Taken | None:
+    def recall(self) -> StoredTask | None:
         """Return the task that an agent before this one did not finish, with this try counted; None if there is none.
 
         After some tries nothing is asked any more, so that the party's answer is the fixed text.
@@ -105,9 +105,9 @@ class Memory:
             return None
         try:
             content = parse_json(read_text(self._path), str(self._path))
-            asked = None if content["asked"] is None else Asked(*map(base64.b64decode, content["asked"]))
+            asked = None if content["asked"] is None else Question(*map(base64.b64decode, content["asked"]))
             message = base64.b64decode(content["message"])
-            taken = Taken(str(content["token"]), message, asked, int(content["tries"]) + 1)
+            taken = StoredTask(str(content["token"]), message, asked, int(content["tries"]) + 1)
         except (ValueError, KeyError, TypeError, OverflowError):  # it has been damaged
             self.forget()
             return None

@@ -51,8 +51,8 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.records import Memory, Taken, asked_of, record_of
-from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.flower.records import Memory, StoredTask, asked_of, record_of
+from dpvalue.protocol.transport import Question, Reply
 
 Unreachable = httpx.TransportError
 """What is raised where nobody answers; `httpx.HTTPStatusError` where the SuperNode says no."""
@@ -151,10 +151,10 @@ class Runtime:
         taken = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
         if not taken.HasField("task") or not taken.token:
             return None
-        self._memory.keep(Taken(taken.token))
-        return self._task(Taken(taken.token))
+        self._memory.keep(StoredTask(taken.token))
+        return self._task(StoredTask(taken.token))
 
-    def _task(self, taken: Taken) -> Task:
+    def _task(self, taken: StoredTask) -> Task:
         return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(taken.token)]), self._memory, taken)
 
 
@@ -165,13 +165,13 @@ def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
 class Task:
     """One message, to be answered once."""
 
-    def __init__(self, client: _Client, memory: Memory, taken: Taken) -> None:
+    def __init__(self, client: _Client, memory: Memory, taken: StoredTask) -> None:
         self._client, self._memory, self._taken = client, memory, taken
         self._begun = taken.tries > 1
         self._reply: Message | None = None
         self._is_sent = False
 
-    def asked(self) -> Asked | None:
+    def asked(self) -> Question | None:
         """Return what is asked; None where the message has not the shape of a question."""
         if self._taken.tries > 1:  # is it still ours? Otherwise nobody needs an answer
             self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
@@ -218,7 +218,7 @@ class Task:
             time.sleep(_WAIT)
         raise LookupError("the task has no message")
 
-    def reply(self, answered: Answered) -> None:
+    def reply(self, answered: Reply) -> None:
         """Send the answer; called again after a lost connection, it sends the same message."""
         asked = ProtoMessage.FromString(self._taken.message)
         if self._reply is None:
@@ -270,7 +270,7 @@ def _addressed(message: ProtoMessage) -> tuple[ProtoNode, int]:
     return ProtoNode(node_id=message.metadata.dst_node_id), message.metadata.run_id
 
 
-def _asked(name: str, parts: dict[str, bytes]) -> Asked | None:
+def _asked(name: str, parts: dict[str, bytes]) -> Question | None:
     """What a message asks, from its parts."""
     try:
         message = inflate_object_from_contents(name, parts)

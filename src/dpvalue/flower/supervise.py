@@ -25,7 +25,7 @@ _GRACE = 8.0  # seconds to end by itself: Flower says goodbye to its peers
 _LONGEST = 10.0  # seconds between two starts
 
 
-class Kept:
+class SupervisedProcess:
     """A program that is started again when it ends. A context manager: on leaving, the program is ended.
 
     flwr interrupts its own process where it is told that it is not known (HTTP 401, as after a SuperLink's restart on

@@ -42,7 +42,7 @@ from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue, semivalue
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import CLASSIFICATION
-from dpvalue.models.derived import ProjectedLinear
+from dpvalue.models.derived import SubspaceLinear
 
 MANY = 1000
 """From so many parties on, values are expectations, and nothing is walked."""
@@ -70,7 +70,7 @@ class LineGame(TableGame):
         """Return whether a table of one number a party has a function that can be tabulated."""
         if walker.model.size != 1:
             return False
-        metric, is_linear = evaluate.public.metric, isinstance(walker.model, ProjectedLinear)
+        metric, is_linear = evaluate.public.metric, isinstance(walker.model, SubspaceLinear)
         return metric.of_loss is not None or (metric == ACCURACY and is_linear)
 
     @property
@@ -175,7 +175,7 @@ class _Line:
 def _accuracy(walker: Walker, evaluate: Evaluator) -> Function:
     """The accuracy of a linear model along the line: how many rows are in the interval where they are right."""
     model = walker.model
-    assert isinstance(model, ProjectedLinear)
+    assert isinstance(model, SubspaceLinear)
     assert model.task == CLASSIFICATION
     outputs = model.inputs(evaluate.public.x).to("cpu", torch.float64).numpy()
     labels = evaluate.public.y.cpu().numpy()

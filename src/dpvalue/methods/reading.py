@@ -73,7 +73,7 @@ def _prior(values: Tensor, none: Tensor, others: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Weighed:
+class _GridPosterior:
     """A release beside every combination of the grid.
 
     Attributes:
@@ -164,7 +164,9 @@ def without_noise(
     return (weighed.share / window.norm * made).to(row)
 
 
-def _weigh(surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool) -> _Weighed | None:
+def _weigh(
+    surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool
+) -> _GridPosterior | None:
     """A release beside the grid; None where most likely no unit is valid."""
     window = surrogate.window(party)
     k, row = window.count, row.to("cpu", torch.float64) * window.norm
@@ -178,7 +180,7 @@ def _weigh(surrogate: Surrogate, party: int, row: Tensor, std: float, units: int
     further = (1 + phi * (added[-1] / window.centre[-1].clamp_min(1e-9))) * rho
     chance = window.spread * (copies * further / (units * share) + 1 / surrogate.public)
     expected = window.centre[-1] * further
-    weighed = _Weighed(
+    weighed = _GridPosterior(
         window=window,
         share=share,
         variance=variance,

@@ -23,9 +23,9 @@ from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method
 from dpvalue.methods.fits import Rows
 from dpvalue.methods.refitting import RefitGame, Refitting
-from dpvalue.methods.retraining import Made, rehearse
+from dpvalue.methods.retraining import PseudoParties, rehearse
 from dpvalue.methods.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
-from dpvalue.models import Described, Headed, Linear, Model, Network, find_head, head_on_trunk
+from dpvalue.models import DescriptionModel, HeadOnTrunk, Linear, Model, Network, find_head, head_on_trunk
 from dpvalue.models.build import train
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Agreement, Situation
@@ -46,7 +46,7 @@ _STEPS = (16, 64, 256)
 _FOLDS = 5
 
 
-def make_head(model: Network, initial: Tensor, public: PublicSet, seed: int) -> Headed:
+def make_head(model: Network, initial: Tensor, public: PublicSet, seed: int) -> HeadOnTrunk:
     """Return the head of a network on a trunk that is trained on public rows.
 
     For how long is what gives the least loss on a fifth of the rows that was left out; then all of them are trained on.
@@ -69,7 +69,7 @@ def make_head(model: Network, initial: Tensor, public: PublicSet, seed: int) -> 
     trained = train(model, initial, x, y, [steps], seed)[0]
     if not bool(trained.isfinite().all()):
         raise DpvalueError("training the network on the public rows diverged: scale the features, or use game='steps'")
-    return Headed.of(model, head, trained, public.x)
+    return HeadOnTrunk.of(model, head, trained, public.x)
 
 
 _LARGEST_FEATURE = 1e4  # of standard deviations, if they are scaled
@@ -88,7 +88,7 @@ class Refit(Method):
 
     Args:
         surrogate: the public side of a description.
-        trunk: of a network whose head is refitted, the public numbers of all that comes before (`models.Headed`).
+        trunk: of a network whose head is refitted, the public numbers of all that comes before (`models.HeadOnTrunk`).
     """
 
     name: ClassVar[str] = "refit"
@@ -167,7 +167,7 @@ class Refit(Method):
             at.initial.new_ones(1),
         )
         return Choice(
-            method=Refit(surrogate, model.trunk if isinstance(model, Headed) else None),
+            method=Refit(surrogate, model.trunk if isinstance(model, HeadOnTrunk) else None),
             model=described,
             initial=at.initial.new_zeros(described.size),
             basis=basis,
@@ -183,7 +183,7 @@ class Refit(Method):
         head, unit = head_of(choice), choice.mechanism.unit
         featured = replace(at.public, x=head.inputs(at.public.x)[:, :-1])
         noise = choice.mechanism.noise_std(torch.from_numpy(at.units)).numpy()
-        made = Made(at.averaged_units(unit), noise, unit == "party")
+        made = PseudoParties(at.averaged_units(unit), noise, unit == "party")
         settings = at.settings
         return rehearse(head.on_features(), featured, made, self.surrogate, settings.engine, settings.seed)
 
@@ -256,7 +256,7 @@ class Refit(Method):
 
 def head_of(choice: Choice) -> Linear:
     """Return what is refitted: the linear model itself, or a network's last layer on a public trunk."""
-    assert isinstance(choice.model, Described)
+    assert isinstance(choice.model, DescriptionModel)
     return choice.model.linear
 
 

@@ -26,7 +26,7 @@ from dpvalue.methods.surrogate import Surrogate, make_surrogate
 from dpvalue.methods.windows import DEFECTS
 from dpvalue.models import Linear
 from dpvalue.party.contributions import Contributions
-from dpvalue.planning.situation import Agreement, Gauge
+from dpvalue.planning.situation import Agreement, RehearsedMean
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 
@@ -37,7 +37,7 @@ TOO_SMALL = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class PseudoParties:
     """What made-up parties are like.
 
     Attributes:
@@ -51,7 +51,7 @@ class Made:
     whole: bool
 
 
-def too_small(surrogate: Surrogate, made: Made) -> tuple[int, ...]:
+def too_small(surrogate: Surrogate, made: PseudoParties) -> tuple[int, ...]:
     """Return the numbers of units of the parties whose noise hides what matters most."""
     hidden = []
     for party, (std, size) in enumerate(zip(made.noise.tolist(), made.units.tolist(), strict=True)):
@@ -62,7 +62,7 @@ def too_small(surrogate: Surrogate, made: Made) -> tuple[int, ...]:
 
 
 def rehearse(
-    model: Linear, public: PublicSet, made: Made, surrogate: Surrogate, engine: Engine, seed: int
+    model: Linear, public: PublicSet, made: PseudoParties, surrogate: Surrogate, engine: Engine, seed: int
 ) -> Agreement:
     """Return how well values are expected to agree with retraining, for parties like these.
 
@@ -72,7 +72,7 @@ def rehearse(
     halves = [_Half(model, public, made, engine, generator) for generator in streams]
     found = np.array([[half.rehearsed() for _ in range(_DEALS)] for half in halves])
     values, sizes = found[..., 0], found[..., 1]
-    whole, beyond = Gauge.of(values), Gauge.of(values - sizes)
+    whole, beyond = RehearsedMean.of(values), RehearsedMean.of(values - sizes)
     scale = float(np.mean([half.scale for half in halves]))
     return Agreement(whole.mean, whole.error, float(sizes.mean()), beyond, scale, too_small(surrogate, made))
 
@@ -81,7 +81,7 @@ class _Half:
     """One half of the public rows, which plays the public set, and the other, which is dealt to made-up parties."""
 
     def __init__(
-        self, model: Linear, public: PublicSet, made: Made, engine: Engine, generator: np.random.Generator
+        self, model: Linear, public: PublicSet, made: PseudoParties, engine: Engine, generator: np.random.Generator
     ) -> None:
         order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
         judging, dealt = order[: len(order) // 2], order[len(order) // 2 :]
@@ -122,7 +122,12 @@ def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[R
 
 
 def _releases(
-    model: Linear, surrogate: Surrogate, parties: list[Rows], made: Made, engine: Engine, generator: np.random.Generator
+    model: Linear,
+    surrogate: Surrogate,
+    parties: list[Rows],
+    made: PseudoParties,
+    engine: Engine,
+    generator: np.random.Generator,
 ) -> Tensor:
     """What parties would release: descriptions behind the mechanism, with noise of the real sizes (n, size)."""
     x = torch.cat([party.x[:, :-1] for party in parties]).cpu().numpy()  # the constant is the model's

@@ -21,7 +21,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
-from dpvalue.models import Projected, Score, UnitNumbers
+from dpvalue.models import Score, SubspaceModel, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Expectation, Situation
 from dpvalue.privacy.mechanism import Scale
@@ -72,7 +72,7 @@ class Scores(Method):
 
     def through(self, numbers: UnitNumbers) -> UnitNumbers:
         """Return the line, asked for losses."""
-        assert isinstance(numbers, Projected)
+        assert isinstance(numbers, SubspaceModel)
         return Score(numbers)
 
     def game(self, table: Table, public: PublicSet, engine: Engine) -> AdditiveGame:

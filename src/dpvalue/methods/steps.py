@@ -134,7 +134,7 @@ def sum_game(walker: Walker, evaluate: Evaluator, rows: Tensor) -> TableGame:
 
 
 @dataclass(frozen=True)
-class _Way:
+class _ReleaseOption:
     """How releases are made: directions, law of noise and clipping, and what is expected of it where it was tried."""
 
     projection: Projection | None
@@ -145,19 +145,19 @@ class _Way:
     expected: Expectation | None = None
 
 
-def _best_way(at: Situation, rehearsal: Rehearsal | None) -> _Way:
+def _best_way(at: Situation, rehearsal: Rehearsal | None) -> _ReleaseOption:
     """The way to release that settings ask for; what they leave open is chosen by rehearsal on public rows."""
     settings, privacy = at.settings, at.settings.privacy
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     if privacy is None:
         projection = _longest(settings.fixed_projection, at.model)
-        return _Way(projection, "gaussian", zero_of_scores(projection, at), clip, rule)
+        return _ReleaseOption(projection, "gaussian", zero_of_scores(projection, at), clip, rule)
     if settings.is_fixed and privacy.vector_law is not None:
-        return _Way(None, privacy.vector_law, Scale(), clip, rule)
+        return _ReleaseOption(None, privacy.vector_law, Scale(), clip, rule)
     rehearsal = rehearsal or at.rehearsal()
     best, elsewhere = prefer(options(at, privacy, rehearsal), at.model.size)
-    return _Way(best.projection, best.law, best.scale, best.clip, best.rule, expect(rehearsal, elsewhere))
+    return _ReleaseOption(best.projection, best.law, best.scale, best.clip, best.rule, expect(rehearsal, elsewhere))
 
 
 def _rate(at: Situation, chosen: Choice) -> float:

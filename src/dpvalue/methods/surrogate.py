@@ -28,7 +28,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.methods.fits import Rows, fit
 from dpvalue.methods.windows import DEFECTS, DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
 from dpvalue.models import Linear
-from dpvalue.models.derived import BESIDES, Described
+from dpvalue.models.derived import BESIDES, DescriptionModel
 from dpvalue.privacy.clipping import FLAT
 from dpvalue.streams import Purpose, stream
 
@@ -87,9 +87,9 @@ class Surrogate:
         """Return the window of a party."""
         return self.windows[int(self.chosen[party])]
 
-    def described(self, model: Linear, like: Tensor) -> Described:
+    def described(self, model: Linear, like: Tensor) -> DescriptionModel:
         """Return what records are asked through."""
-        return Described(model, self.origin.to(like), self.vectors.to(like), self.distance)
+        return DescriptionModel(model, self.origin.to(like), self.vectors.to(like), self.distance)
 
     def weights(self) -> Tensor:
         """Return what each party is asked at (n, size)."""

@@ -1,9 +1,9 @@
 """Models made from other models: one that moves along a public basis, a row's description, a row's loss as a score.
 
-`Projected` has parameters w (m,), those of the model origin + w @ vectors. The gradient by w is the projection of the
-model's gradient, vectors @ gradient, so that whatever works with a model of size d (clipping, noise, walks, tables)
-works with one of size m. `Described` is for the refit method, `Score` for scores: what a row contributes instead of a
-gradient.
+`SubspaceModel` has parameters w (m,), those of the model origin + w @ vectors. The gradient by w is the projection of
+the model's gradient, vectors @ gradient, so that whatever works with a model of size d (clipping, noise, walks, tables)
+works with one of size m. `DescriptionModel` is for the refit method, `Score` for scores: what a row contributes instead
+of a gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dpvalue.models.base import REGRESSION, Model
 from dpvalue.models.linear import Linear, mean_log_sum_exp
 
 
-class Projected:
+class SubspaceModel:
     """Any model, moved along orthonormal vectors (m, d) from an origin (d,)."""
 
     zero_start = True
@@ -76,7 +76,7 @@ class Projected:
         return self._model.digest()
 
 
-class ProjectedLinear(Projected):
+class SubspaceLinear(SubspaceModel):
     """A linear model moved along a basis: a row becomes its outputs at the origin and along each vector (m + 1, o).
 
     Outputs are linear in theta, so nothing of size d is needed after that.
@@ -123,16 +123,16 @@ class ProjectedLinear(Projected):
         return torch.einsum("bro,brmo->brm", self.linear.residuals(outputs, y), x[:, :, 1:])
 
 
-def projected(model: Model, origin: Tensor, vectors: Tensor) -> Projected:
+def projected(model: Model, origin: Tensor, vectors: Tensor) -> SubspaceModel:
     """Return the model moved along orthonormal vectors (m, d) from an origin (d,)."""
-    return (ProjectedLinear if isinstance(model, Linear) else Projected)(model, origin, vectors)  # type: ignore[arg-type]
+    return (SubspaceLinear if isinstance(model, Linear) else SubspaceModel)(model, origin, vectors)  # type: ignore[arg-type]
 
 
 BESIDES = 2
 """How many numbers stand beside the directions: a row's presence, and its distance from the model."""
 
 
-class Described(ProjectedLinear):
+class DescriptionModel(SubspaceLinear):
     """A linear model at one place, which is asked for descriptions of rows instead of gradients.
 
     The description of a row is (its gradient along each vector, 1, min(|residual|^2 / spread, 1)): m + 2 numbers, where
@@ -192,7 +192,7 @@ class Score:
     zero_start = True
     size = 1
 
-    def __init__(self, line: Projected) -> None:
+    def __init__(self, line: SubspaceModel) -> None:
         assert line.size == 1
         self.line = line
         self.task, self.kind = line.task, line.kind
@@ -225,7 +225,7 @@ class Score:
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the scores of single rows (b, r, 1), model i on the rows of x[i]."""
         line = self.line
-        if isinstance(line, ProjectedLinear):
+        if isinstance(line, SubspaceLinear):
             outputs = x[:, :, 0] + torch.einsum("bm,brmo->bro", theta, x[:, :, 1:])
         elif bool((theta == theta[:1]).all()):  # as asked in a first round
             outputs = line.outputs(theta[:1], x.flatten(0, 1))[0].unflatten(0, x.shape[:2])

@@ -91,7 +91,7 @@ def _features(trunk: nn.Module, x: Tensor) -> Tensor:
     return features
 
 
-class Headed(Linear):
+class HeadOnTrunk(Linear):
     """The head of a network on a public trunk; parameters are those of a linear model of the trunk's features.
 
     Formal guarantee: what a row becomes is a function of that row, of the trunk and of nothing else; a row of whose
@@ -114,7 +114,7 @@ class Headed(Linear):
         self._module = _trunk(network.module(self._theta), head)
 
     @classmethod
-    def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> Headed:
+    def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> HeadOnTrunk:
         """Return the head on the trunk of a network's parameters (size,), with the scale of public rows x."""
         plain = torch.cat([theta, theta.new_zeros(head.features), theta.new_ones(1)])
         features = cls(network, head, plain).inputs(x)[:, :-1].to(torch.float64)
@@ -139,8 +139,8 @@ class Headed(Linear):
         return hasher.hexdigest()
 
 
-def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> Headed:
+def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> HeadOnTrunk:
     """Return a network's head on the trunk that a job or a file holds; raises where they do not fit together."""
     head = find_head(model, example)
     assert isinstance(model, Network)
-    return Headed(model, head, trunk)
+    return HeadOnTrunk(model, head, trunk)

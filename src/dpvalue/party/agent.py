@@ -19,8 +19,8 @@ from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import BudgetExceeded, DpvalueError
 from dpvalue.models import KINDS
 from dpvalue.names import require_sendable
-from dpvalue.party.party import OwnFile, Party, purpose_of, require_answerable, required_columns
-from dpvalue.party.policy import UNSIGNED, Allowed, KnownCoordinator, Policy
+from dpvalue.party.party import Party, PartyFile, purpose_of, require_answerable, required_columns
+from dpvalue.party.policy import UNSIGNED, AllowedModel, KnownCoordinator, Policy
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import charge_of, require_room
 from dpvalue.privacy.holders import Holding
@@ -49,7 +49,7 @@ UNABLE = "the party could not answer"
 _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
-class Refused(DpvalueError):  # noqa: N818
+class Refusal(DpvalueError):  # noqa: N818
     """A job or request that is not answered: `public` is one of the texts above, the message is for the party alone."""
 
     def __init__(self, public: str, why: str) -> None:
@@ -58,7 +58,7 @@ class Refused(DpvalueError):  # noqa: N818
 
 
 @dataclass(frozen=True)
-class Weighed:
+class Assessment:
     """What answering a job would mean; made before anything is released.
 
     Attributes:
@@ -97,7 +97,7 @@ class Agent:
     """
 
     name: str
-    file: OwnFile
+    file: PartyFile
     ledger: Ledger | None
     policy: Policy
     key: Key | None = None
@@ -114,8 +114,8 @@ class Agent:
             privacy = Privacy(unit=own.unit, neighbours=own.neighbours, parties_per_person=own.parties_per_person)
             self.ledger.require_for(Holding((self.name,), own.person, holder=self.name), privacy)
 
-    def weigh(self, content: bytes) -> Weighed:
-        """Return what answering a job would mean; raises `Refused` if it is not answered. Releases nothing."""
+    def weigh(self, content: bytes) -> Assessment:
+        """Return what answering a job would mean; raises `Refusal` if it is not answered. Releases nothing."""
         with _refusing(UNABLE):
             with _refusing(UNREADABLE):
                 job, seal = Job.opened(content)
@@ -131,7 +131,7 @@ class Agent:
             with _refusing(SPENT):
                 self._require_budget(job, asker, coordinator, units)
             spent = 0.0 if self.ledger is None else self.ledger.spent
-            return Weighed(job, asker, units, epsilon, columns, spent)
+            return Assessment(job, asker, units, epsilon, columns, spent)
 
     def answer(self, content: bytes, asked: bytes = b"") -> bytes:
         """Return the release, sealed if there is a key, for a job and a request; without one for the first round.
@@ -272,17 +272,17 @@ def _refusing(public: str) -> Iterator[None]:
     """Whatever goes wrong is refused with this text, if no more exact one was given."""
     try:
         yield
-    except Refused:
+    except Refusal:
         raise
     except BudgetExceeded as error:
-        raise Refused(SPENT, str(error)) from None
+        raise Refusal(SPENT, str(error)) from None
     except DpvalueError as error:
-        raise Refused(public, str(error)) from None
+        raise Refusal(public, str(error)) from None
     except (ArithmeticError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError) as error:
-        raise Refused(public, f"{type(error).__name__}: {error}") from error
+        raise Refusal(public, f"{type(error).__name__}: {error}") from error
 
 
-def _installed(model: Allowed) -> Any:
+def _installed(model: AllowedModel) -> Any:
     """The factory that the party has installed."""
     module, name = str(model.factory).split(":")
     try:

@@ -30,7 +30,7 @@ from dpvalue.party.people import People
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.mechanism import Grid, Mechanism, make_grid
 from dpvalue.privacy.noise import NoiseSource, NoiseStream
-from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.messages import AtPoints, Query
 
 _SLICE_NUMBERS = 2**21
 
@@ -53,14 +53,14 @@ def shared_out(count: int, numbers: int) -> list[slice]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Slicing:
     """How each party of a class is cut: into slices of `width` rows (or persons), the last of which may have fewer."""
 
     slices: int
     width: int
 
 
-def cut(sizes: Ints, most: int) -> tuple[tuple[Cut, ...], Ints]:
+def cut(sizes: Ints, most: int) -> tuple[tuple[Slicing, ...], Ints]:
     """Return classes of parties with as many slices of at most so many rows, and the class of each party.
 
     Widths in a class differ by less than a factor of 2, so that no more than half of a slice is padding.
@@ -71,7 +71,7 @@ def cut(sizes: Ints, most: int) -> tuple[tuple[Cut, ...], Ints]:
     kind = kind.reshape(-1)
     widest = np.zeros(keys.shape[1], dtype=np.int64)
     np.maximum.at(widest, kind, widths)
-    return tuple(Cut(int(count), int(width)) for count, width in zip(keys[0], widest, strict=True)), kind
+    return tuple(Slicing(int(count), int(width)) for count, width in zip(keys[0], widest, strict=True)), kind
 
 
 class Contributions:
@@ -115,7 +115,7 @@ class Contributions:
         everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
         whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
         self._places = rows.places(everyone, 0, first.width) if whole else None
-        lone = self._cuts == (Cut(1, 1),)
+        lone = self._cuts == (Slicing(1, 1),)
         if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
 
@@ -137,12 +137,12 @@ class Contributions:
         On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
         """
         if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
-            widest = Cut(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
+            widest = Slicing(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
             return self._contributions([theta], None, who, widest, grid)
         return self.at(theta, who, grid)
 
     def _contributions(
-        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, how: Cut, grid: Grid | None
+        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, how: Slicing, grid: Grid | None
     ) -> Tensor:
         """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
         starts = range(0, how.slices * how.width, how.width)
@@ -179,9 +179,9 @@ class Contributions:
             clipped = clipped * self._counts[who].unsqueeze(-1)
         return clipped if grid is None else grid.round(clipped)
 
-    def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Cut], Tensor]) -> Tensor:
+    def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Slicing], Tensor]) -> Tensor:
         """Return work(places in who, how they are cut) for all parties who (b,), in pieces of one class."""
-        todo: list[tuple[slice | Tensor, Cut]] = []
+        todo: list[tuple[slice | Tensor, Slicing]] = []
         if len(self._cuts) == 1:
             starts = range(0, max(len(who), 1), self._pieces[0])
             todo = [(slice(start, start + self._pieces[0]), self._cuts[0]) for start in starts]
@@ -252,7 +252,7 @@ class Contributions:
     def at(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
 
-        def work(places: slice | Tensor, how: Cut) -> Tensor:
+        def work(places: slice | Tensor, how: Slicing) -> Tensor:
             return self._contributions([theta[places]], None, who[places], how, grid)
 
         return self._in_pieces(who, work)
@@ -264,7 +264,7 @@ class Contributions:
         Points (q, n, d) are those of each party.
         """
 
-        def work(places: slice | Tensor, how: Cut) -> Tensor:
+        def work(places: slice | Tensor, how: Slicing) -> Tensor:
             own = who[places]
             models = [point[own] if point.dim() > 1 else point.expand(len(own), -1) for point in points]
             return self._contributions(models, shares, own, how, grid)
@@ -288,7 +288,7 @@ class Answering:
     numbers: Ints
     like: Tensor
 
-    def answer(self, number: int, asked: Asked) -> Tensor:
+    def answer(self, number: int, asked: Query) -> Tensor:
         """Return what each party releases in a round (n, size).
 
         Formal guarantee: reads the parties' rows only for one release per party, of the mean of clipped gradients (or
@@ -307,7 +307,7 @@ class Answering:
             noise = self.contributions.scaled(drawn, everyone)
         return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
 
-    def _clipped(self, asked: Asked, grid: Grid | None) -> Tensor:
+    def _clipped(self, asked: Query, grid: Grid | None) -> Tensor:
         """What each party contributes: a mean, in float64 where there are several; on a grid a sum of whole steps.
 
         A float32 sum of many clipped gradients could be longer than the clipping norm.

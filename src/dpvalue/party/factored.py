@@ -39,7 +39,7 @@ class OuterProducts:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class WalkSegment:
     """What is known of some positions of some walks before they are walked.
 
     Attributes:
@@ -72,7 +72,7 @@ class FactoredRows:
         bound = 1.0 if mechanism.clip is None else clip_bound(mechanism.clip, x.dtype)
         self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound
 
-    def prepare(self, who: Tensor, moves: Tensor, reach: Tensor) -> Stretch:
+    def prepare(self, who: Tensor, moves: Tensor, reach: Tensor) -> WalkSegment:
         """Return what is known of the parties who (walks, positions).
 
         Args:
@@ -87,7 +87,7 @@ class FactoredRows:
         matrices = moves[:, :-1].unflatten(2, (self._model.width, -1))
         outputs[:, 1:] = (matrices @ x[:, 1:].unsqueeze(-1)).squeeze(-1)
         products = (x @ x.transpose(1, 2)).mul_(reach[:, None, None])
-        return Stretch(
+        return WalkSegment(
             x=x,
             y=self._y[who.T],
             lengths=self._lengths[who.T],
@@ -96,7 +96,7 @@ class FactoredRows:
             products=products.permute(1, 2, 0).contiguous().unsqueeze(-1),
         )
 
-    def clipped_gradients(self, theta: Tensor, stretch: Stretch) -> OuterProducts:
+    def clipped_gradients(self, theta: Tensor, stretch: WalkSegment) -> OuterProducts:
         """Walk a stretch from the models theta (walks, d); return the clipped gradients (walks, positions, d)."""
         matrices = theta.unflatten(1, (self._model.width, -1))
         with torch.inference_mode():  # the operations below are so small that autograd's book-keeping shows

@@ -33,13 +33,13 @@ from dpvalue.privacy.charges import charge_of
 from dpvalue.privacy.holders import Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.mechanism import Mechanism
-from dpvalue.privacy.noise import Uncopied
+from dpvalue.privacy.noise import Uncopyable
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
 
 
 @dataclass(frozen=True)
-class OwnFile:
+class PartyFile:
     """The file of a party, and its column of persons' ids, if it has one."""
 
     path: Path
@@ -106,7 +106,7 @@ class _Alone(Parties):
         return (self.name,), np.zeros(row_count(self.X, "the party's features"), dtype=np.int64)
 
 
-class Party(Uncopied):
+class Party(Uncopyable):
     """One party, where its rows are. It cannot be copied or pickled.
 
     Formal guarantee: all that leaves it through `answer` for one job is (epsilon, delta)-DP as its `privacy` says,
@@ -191,7 +191,7 @@ class Party(Uncopied):
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
             model = job.build(device)  # raises for a job that fits no model, before any row is touched
             rows = self._alone()
-            behind = Behind(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            behind = PrivacyBoundary(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
             contributions = behind.put(rows, self.engine)
             like = torch.zeros(job.size, dtype=dtype, device=device)
             noise, number = job.noise(self.name)
@@ -259,7 +259,7 @@ def require_answerable(job: Job, request: Request) -> None:
 
 
 @dataclass(frozen=True)
-class Behind:
+class PrivacyBoundary:
     """What private rows are put behind: nothing else of the library is handed them.
 
     Attributes:

@@ -18,8 +18,8 @@ from torch import Tensor
 from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.engines import Engine
 from dpvalue.models import UnitNumbers
-from dpvalue.models.derived import Described, ProjectedLinear, Score
-from dpvalue.models.headed import Headed
+from dpvalue.models.derived import DescriptionModel, Score, SubspaceLinear
+from dpvalue.models.headed import HeadOnTrunk
 from dpvalue.models.linear import Linear
 
 
@@ -27,23 +27,23 @@ def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
     """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
     if isinstance(model, Score):
         return lone_inputs(model.line, x)
-    if isinstance(model, ProjectedLinear):
+    if isinstance(model, SubspaceLinear):
         rows = lone_inputs(model.linear, x)
         return _dot(rows[:, None, None, :], model.directions[None])
-    if (isinstance(model, Linear) and not isinstance(model, Headed)) or not len(x):
+    if (isinstance(model, Linear) and not isinstance(model, HeadOnTrunk)) or not len(x):
         return model.inputs(x)  # a column of ones beside the rows
     return torch.cat([model.inputs(row.clone()[None]) for row in x])
 
 
 def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
-    if isinstance(model, Score) and isinstance(model.line, ProjectedLinear):
+    if isinstance(model, Score) and isinstance(model.line, SubspaceLinear):
         return model.scores(_lone_outputs(theta, x), y)
-    if isinstance(model, Described):
+    if isinstance(model, DescriptionModel):
         residuals = model.linear.residuals(x[:, 0].clone(), y)
         off = _dot(residuals, residuals).unsqueeze(-1)
         return theta * model.described(_dot(residuals[:, None, :], x[:, 1:]), off)
-    if isinstance(model, ProjectedLinear):
+    if isinstance(model, SubspaceLinear):
         outputs = _lone_outputs(theta, x)
         return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])
     if isinstance(model, Linear):
@@ -59,7 +59,7 @@ def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> T
 
 
 def _lone_outputs(theta: Tensor, x: Tensor) -> Tensor:
-    """The outputs (rows, o) of linear models moved along vectors, as `ProjectedLinear.inputs` has rows."""
+    """The outputs (rows, o) of linear models moved along vectors, as `SubspaceLinear.inputs` has rows."""
     return x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
 
 

@@ -96,7 +96,7 @@ class KnownCoordinator:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedModel:
     """A model that may be asked about.
 
     Attributes:
@@ -117,7 +117,7 @@ class Allowed:
 UNSIGNED = "unsigned"
 """What a ledger calls an asker whose job nobody has signed."""
 
-_MODELS = (Allowed("logistic"), Allowed("linear"))
+_MODELS = (AllowedModel("logistic"), AllowedModel("linear"))
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Policy:
     limits: Limits = Limits()
     coordinators: tuple[KnownCoordinator, ...] = ()
     unsigned: bool = False
-    models: tuple[Allowed, ...] = _MODELS
+    models: tuple[AllowedModel, ...] = _MODELS
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:

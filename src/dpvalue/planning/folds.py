@@ -62,7 +62,7 @@ class PublicFacts:
 
 
 @dataclass(frozen=True)
-class Sketch:
+class GradientSketch:
     """What is needed of units: the component of each one's gradient that raises its value, and the gradient's length.
 
     With one direction the length is the absolute value of the component.
@@ -84,7 +84,9 @@ class Sketch:
         return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
-Sketches = tuple[Sketch, ...]  # of clean units, of planted ones, and of units with labels that are far off, if tried
+Sketches = tuple[
+    GradientSketch, ...
+]  # of clean units, of planted ones, and of units with labels that are far off, if tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +165,7 @@ class Fold:
             score.append(gradients @ towards.to(torch.float64))
             length.append(gradients.norm(dim=1))
         kinds = (np.split(_finite(torch.cat(numbers)), len(self.labels)) for numbers in (score, length))
-        return tuple(Sketch(*kind) for kind in zip(*kinds, strict=True))
+        return tuple(GradientSketch(*kind) for kind in zip(*kinds, strict=True))
 
     @cached_property
     def _units(self) -> PublicRows:

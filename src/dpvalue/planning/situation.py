@@ -25,14 +25,14 @@ _SIZES_SUFFICE, _ADDS_NOTHING = 0.9, 0.05
 
 
 @dataclass(frozen=True)
-class Gauge:
+class RehearsedMean:
     """A mean over rehearsals and its standard error; what is said of it holds for two of them."""
 
     mean: float
     error: float
 
     @classmethod
-    def of(cls, numbers: Floats) -> Gauge:
+    def of(cls, numbers: Floats) -> RehearsedMean:
         """Return the mean of numbers (splits, deals), with the error among all or among splits, if that is larger."""
         errors = (float(np.std(some, ddof=1) / some.size**0.5) for some in (numbers, numbers.mean(1)))
         return cls(float(numbers.mean()), max(errors))
@@ -64,14 +64,14 @@ class Agreement:
     spearman: float
     error: float
     sizes: float
-    beyond: Gauge
+    beyond: RehearsedMean
     scaled: float
     too_small: tuple[int, ...]
 
     @property
     def can_work(self) -> bool:
         """Whether values are expected to agree with retraining, for sure: 0.5 even two standard errors below."""
-        return Gauge(self.spearman, self.error).low >= CAN_WORK and not self.cannot_work
+        return RehearsedMean(self.spearman, self.error).low >= CAN_WORK and not self.cannot_work
 
     @property
     def cannot_work(self) -> bool:
@@ -80,7 +80,7 @@ class Agreement:
         That is a rank correlation below 0.3 even two standard errors above, or one that is less than 0.05 above that of
         sizes, where sizes leave something to say: theirs is below 0.9.
         """
-        return Gauge(self.spearman, self.error).high < CANNOT_WORK or self.is_no_more_than_sizes
+        return RehearsedMean(self.spearman, self.error).high < CANNOT_WORK or self.is_no_more_than_sizes
 
     @property
     def is_no_more_than_sizes(self) -> bool:

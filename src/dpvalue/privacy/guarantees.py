@@ -47,7 +47,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Charged:
+class Account:
     """Whose budget a run was charged to.
 
     Attributes:
@@ -103,7 +103,7 @@ class Guarantee:
     releases: int | None = None
     parties_per_person: int = 1
     noise: Noise = Noise()
-    charged: Charged = Charged()
+    charged: Account = Account()
 
     @property
     def private(self) -> bool:
@@ -255,7 +255,7 @@ def guarantee(
         releases=releases,
         parties_per_person=privacy.parties_per_person,
         noise=Noise(multiplier, clip, fast),
-        charged=Charged(ledger),
+        charged=Account(ledger),
     )
 
 

@@ -27,7 +27,7 @@ from dpvalue.privacy.laws import law_named
 from dpvalue.streams import Purpose, stream
 
 
-class Uncopied:
+class Uncopyable:
     """A base of objects that `copy.copy`, `copy.deepcopy` and `pickle` refuse with one line."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
@@ -48,7 +48,7 @@ def piece_rows(size: int, device: torch.device) -> int:
     return max(1, _NUMBERS_AT_ONCE[device.type] // size)
 
 
-class NoiseStream(Uncopied):
+class NoiseStream(Uncopyable):
     """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them, `piece` rows at once.
 
     Without a piece it draws as many as are asked for.
@@ -79,7 +79,7 @@ class NoiseStream(Uncopied):
         return out
 
 
-class ChaChaWords(Uncopied):
+class ChaChaWords(Uncopyable):
     """Uniform 64-bit words: the key stream of ChaCha20 under a key of the operating system.
 
     Far before a key's counter of blocks would start again, a new key takes its place.

@@ -26,7 +26,7 @@ from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.protocol.archive import Archive, Parts, Tensors
 from dpvalue.protocol.messages import Message, Request, float_tensor
-from dpvalue.protocol.statistics import Gradient, Ground, Statistic, statistic_of_parts, statistic_parts
+from dpvalue.protocol.statistics import Gradient, Statistic, StatisticContext, statistic_of_parts, statistic_parts
 from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, fields, maybe, one_of
 from dpvalue.streams import require_seed
 
@@ -64,7 +64,7 @@ class PublicModel:
     Args:
         kind: its name, or its factory: in a file "custom", which is no name that a party can build.
         digest: of the model.
-        trunk: of a network whose head alone is asked about, the numbers of all that comes before (`models.Headed`).
+        trunk: of a network whose head alone is asked about, the numbers of all layers before it (`models.HeadOnTrunk`).
     """
 
     kind: str | ModelFactory
@@ -82,7 +82,7 @@ class PublicModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class RoundPlan:
     """How many rounds a job has, and what the first one asks.
 
     Attributes:
@@ -113,7 +113,7 @@ class Course:
 
 
 @dataclass(frozen=True, eq=False)
-class About:
+class JobNotes:
     """What a job says beside what a party computes: for people, and for whoever values the answers. All of it public.
 
     Attributes:
@@ -161,10 +161,10 @@ class Job(Message):
     origin: Tensor
     basis: Tensor | None
     mechanism: Mechanism
-    course: Course
+    course: RoundPlan
     privacy: Privacy
     simulation: Simulation | None
-    about: About
+    about: JobNotes
     dtype: str
     statistic: Statistic = Gradient()  # noqa: RUF009  (immutable)
 
@@ -217,7 +217,7 @@ class Job(Message):
     def build(self, device: torch.device) -> UnitNumbers:
         """Return what rows are asked through; of a model, along the basis if there is one."""
         like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
-        ground = Ground(
+        ground = StatisticContext(
             model=partial(self.model.build, self.encoding, like),
             outputs=self.encoding.outputs,
             origin=self.origin.to(like),
@@ -275,8 +275,8 @@ class Job(Message):
             "the job",
             {
                 **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
-                "course": Course(header["rounds"], points, shares, least),
-                "about": build(About, "about", {**about, "table": None if said is None else (said, table)}),
+                "course": RoundPlan(header["rounds"], points, shares, least),
+                "about": build(JobNotes, "about", {**about, "table": None if said is None else (said, table)}),
                 "model": model,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),

@@ -145,7 +145,7 @@ class Request(Message):
         return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> Query:
         """The question, to one party."""
         if self.shares is not None:
             return AtPoints(self.points, self.shares)
@@ -250,4 +250,4 @@ class OnWalks:
     pieces: Callable[[], Iterator[tuple[Tensor, Tensor]]]
 
 
-Asked = AtPoints | OnWalks
+Query = AtPoints | OnWalks

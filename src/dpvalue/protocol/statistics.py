@@ -14,14 +14,14 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import Described, Linear, Model, Projected, Score, UnitNumbers, projected
+from dpvalue.models import DescriptionModel, Linear, Model, Score, SubspaceModel, UnitNumbers, projected
 from dpvalue.models.derived import BESIDES
 from dpvalue.protocol.archive import Tensors
 from dpvalue.stored import POSITIVE, build, fields
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class StatisticContext:
     """The public things that a statistic is a function of, besides the unit itself.
 
     Attributes:
@@ -59,7 +59,7 @@ class Statistic(ABC):
         """Return how many numbers a unit contributes, where a model has so many directions (or parameters)."""
 
     @abstractmethod
-    def asked(self, ground: Ground) -> UnitNumbers:
+    def asked(self, ground: StatisticContext) -> UnitNumbers:
         """Return what rows are asked through."""
 
     def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
@@ -90,7 +90,7 @@ class Gradient(Statistic):
         """Return the number of directions."""
         return directions
 
-    def asked(self, ground: Ground) -> UnitNumbers:
+    def asked(self, ground: StatisticContext) -> UnitNumbers:
         """Return the model, along the directions."""
         return along(ground)
 
@@ -106,10 +106,10 @@ class Loss(Statistic):
         """Return 1."""
         return directions
 
-    def asked(self, ground: Ground) -> UnitNumbers:
+    def asked(self, ground: StatisticContext) -> UnitNumbers:
         """Return the line, asked for losses."""
         line = along(ground)
-        assert isinstance(line, Projected)
+        assert isinstance(line, SubspaceModel)
         return Score(line)
 
     def require_basis(self, basis: Tensor | None) -> None:
@@ -138,13 +138,13 @@ class Description(Statistic):
         """Return the number of directions, and two more."""
         return directions + BESIDES
 
-    def asked(self, ground: Ground) -> UnitNumbers:
+    def asked(self, ground: StatisticContext) -> UnitNumbers:
         """Return the linear model that describes records."""
         model = ground.whole_model()
         if not isinstance(model, Linear):
             raise DpvalueError("description is for linear and logistic regression, or a head on a trunk")
         assert ground.basis is not None
-        return Described(model, ground.origin, ground.basis, self.distance)
+        return DescriptionModel(model, ground.origin, ground.basis, self.distance)
 
     def require_basis(self, basis: Tensor | None) -> None:
         """Raise unless there are directions."""
@@ -158,7 +158,7 @@ class Description(Statistic):
         return super().of_parts(header, tensors)
 
 
-def along(ground: Ground) -> Model:
+def along(ground: StatisticContext) -> Model:
     """Return the model, moved along the directions if there are some."""
     model = ground.whole_model()
     return model if ground.basis is None else projected(model, ground.origin, ground.basis)

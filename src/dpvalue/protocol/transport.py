@@ -20,7 +20,7 @@ LONGEST_REFUSAL = 500
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What a coordinator sends.
 
     Attributes:
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class Reply:
     """What comes back: a release or a refusal, and never both.
 
     Attributes:
@@ -53,7 +53,7 @@ class Answered:
             raise ValueError(f"refused must be at most {LONGEST_REFUSAL} printable characters")
 
 
-Respond = Callable[[Asked], Answered]
+Respond = Callable[[Question], Reply]
 """The party's side: what it answers to what is asked."""
 
 
@@ -64,7 +64,7 @@ class Nodes(Protocol):
         """Return the nodes that are connected now, in order."""
         ...
 
-    def exchange(self, asked: Mapping[int, Asked], deadline: float) -> Iterator[tuple[int, Answered | None]]:
+    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers, as answers come; each node that was asked comes once.
 
         Args:
@@ -86,7 +86,7 @@ def gathered(nodes: Nodes, count: int, patience: float) -> list[int]:
     return found
 
 
-def answer(respond: Respond, asked: Asked | None) -> Answered:
+def answer(respond: Respond, asked: Question | None) -> Reply:
     """Return what the party answers; `FAILED`, and nothing else, where it raises or where what was asked has no shape.
 
     Formal guarantee: no part of an exception leaves. Its text, which may hold a row, goes to the party's own log, at
@@ -95,10 +95,10 @@ def answer(respond: Respond, asked: Asked | None) -> Answered:
     if asked is not None:
         try:
             answered = respond(asked)
-            if type(answered) is Answered:
+            if type(answered) is Reply:
                 return answered
             _log.error("the party's answer is not an Answered")
         except (Exception, SystemExit) as error:
             _log.error("the party could not answer: %s", type(error).__name__)
             _log.debug("why the party could not answer", exc_info=error)
-    return Answered(b"", FAILED)
+    return Reply(b"", FAILED)

@@ -194,7 +194,7 @@ _ERRORS = {"_mc_error": "MC error", "_noise": "DP noise"}
 
 
 @dataclass(frozen=True)
-class Shown:
+class ColumnFormat:
     """A column that is shown: its name in values.csv, its heading, and its decimals (None: as many as it takes)."""
 
     name: str
@@ -202,24 +202,26 @@ class Shown:
     decimals: int | None = None
 
 
-def shown_columns(values: pandas.DataFrame, names: tuple[str, ...], counted: str, pay: float | None) -> list[Shown]:
+def shown_columns(
+    values: pandas.DataFrame, names: tuple[str, ...], counted: str, pay: float | None
+) -> list[ColumnFormat]:
     """Return the columns to show of those that there are: what most people ask for first, errors last."""
     first, *others = names
-    wanted = [Shown("party", "party"), Shown("rank", "rank")]
+    wanted = [ColumnFormat("party", "party"), ColumnFormat("rank", "rank")]
     if "size" in values and (values["size"] > 1).any():
-        wanted.append(Shown("size", f"{counted}s"))
-    wanted += [Shown(f"{first}{end}", head or first) for end, head in _ENDS.items()]
+        wanted.append(ColumnFormat("size", f"{counted}s"))
+    wanted += [ColumnFormat(f"{first}{end}", head or first) for end, head in _ENDS.items()]
     if pay is not None:
         decimals = 0 if pay >= 10_000 else 2
-        wanted += [Shown(f"payout{end}", _ENDS[end] or "payout", decimals) for end in ("", "_low", "_high")]
-    wanted += [Shown(f"rank_{end}", f"rank {_ENDS[f'_{end}']}") for end in ("low", "high")]
-    wanted += [Shown(f"{first}{end}", head) for end, head in _ERRORS.items()]
+        wanted += [ColumnFormat(f"payout{end}", _ENDS[end] or "payout", decimals) for end in ("", "_low", "_high")]
+    wanted += [ColumnFormat(f"rank_{end}", f"rank {_ENDS[f'_{end}']}") for end in ("low", "high")]
+    wanted += [ColumnFormat(f"{first}{end}", head) for end, head in _ERRORS.items()]
     for name in others:
-        wanted += [Shown(f"{name}{end}", head or name) for end, head in (_ENDS | _ERRORS).items()]
+        wanted += [ColumnFormat(f"{name}{end}", head or name) for end, head in (_ENDS | _ERRORS).items()]
     return [column for column in wanted if column.name in values]
 
 
-def table_section(values: pandas.DataFrame, columns: list[Shown]) -> str:
+def table_section(values: pandas.DataFrame, columns: list[ColumnFormat]) -> str:
     """Return the section of the page that holds the table."""
     heads = "".join(f'<th scope="col"><button type="button">{safe(column.head)}</button></th>' for column in columns)
     note = ""
@@ -235,7 +237,7 @@ def table_section(values: pandas.DataFrame, columns: list[Shown]) -> str:
     )
 
 
-def table_data(values: pandas.DataFrame, columns: list[Shown]) -> str:
+def table_data(values: pandas.DataFrame, columns: list[ColumnFormat]) -> str:
     """Return the columns and rows as JSON that can stand in a script element: nothing in it ends the element."""
     frame = values.sort_values("rank")[[column.name for column in columns]]
     if len(frame) > _MOST_ROWS:

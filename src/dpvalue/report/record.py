@@ -32,7 +32,7 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ModelRecord:
     """What was trained: for which task, which model, how in words, and the seed of public randomness."""
 
     task: str
@@ -42,7 +42,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanRecord:
     """What was planned: fields of `Plan`, and the page to read as text."""
 
     ceiling: float
@@ -139,7 +139,7 @@ class AnsweringParty:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectionRecord:
     """What a party sent, or did not send, that does not count, and why."""
 
     party: str
@@ -148,7 +148,7 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class Federated:
+class StudyRecord:
     """A study whose parties answered from home.
 
     Attributes:
@@ -161,7 +161,7 @@ class Federated:
     job: str
     rounds: Count
     answered: tuple[AnsweringParty, ...]
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectionRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -185,14 +185,14 @@ class Record:
     made: str
     versions: Versions
     toml: str
-    trained: Trained
+    trained: ModelRecord
     guarantee: Annotated[Guarantee, check_guarantee]
-    plan: Planned | None
+    plan: PlanRecord | None
     ledger: LedgerState | None
     values: Valuation | None
     curves: tuple[CurveRecord, ...]
     detection: Detection | None
-    federated: Federated | None = None
+    federated: StudyRecord | None = None
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.guarantee.private:

@@ -22,7 +22,7 @@ from dpvalue.runs.sources import FileRun, open_run
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
+class FindingKind:
     """A kind of finding: the column it is in ("" for a whole record), what is found there, whether the row counts."""
 
     counts: bool
@@ -38,7 +38,7 @@ class FileCheck:
     records: int
     unused: int
     numbered: str
-    places: dict[Kind, dict[str, list[int]]]
+    places: dict[FindingKind, dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class _Notes:
     """Places of findings, while a file is read."""
 
     first: int
-    by_kind: dict[Kind, dict[str, list[int]]] = field(default_factory=dict)
+    by_kind: dict[FindingKind, dict[str, list[int]]] = field(default_factory=dict)
 
-    def add(self, kind: Kind, column: Column | None, where: Iterable[int]) -> None:
+    def add(self, kind: FindingKind, column: Column | None, where: Iterable[int]) -> None:
         for place in where:
             cell = "" if column is None else _shown(column, place)
             self.by_kind.setdefault(kind, {}).setdefault(cell, []).append(self.first + place)
@@ -87,7 +87,7 @@ def check(config: RunConfig) -> Check:
     files, labels, start = [], [], 0
     for path, peek in zip(config.train, job.peeks, strict=True):
         numbered = "line" if is_text(Path(path)) else "row"
-        places: dict[Kind, dict[str, list[int]]] = {}
+        places: dict[FindingKind, dict[str, list[int]]] = {}
         unused = np.zeros(peek.rows, dtype=bool)
         done = 0
         for block in read_private(Path(path), _names(job)):
@@ -96,14 +96,14 @@ def check(config: RunConfig) -> Check:
             silent = _note_block(job, block, notes)
             silent |= _note_owner(block, config.group, None if groups is None else groups[rows], "no party", notes)
             silent |= _note_owner(block, config.person, None if persons is None else persons[rows], "no id", notes)
-            kind = Kind(
+            kind = FindingKind(
                 False, str(config.person), f"in more than {config.parties_per_person} parties, counts in the first"
             )
             if beyond[rows].any():
                 notes.add(kind, block.columns[str(config.person)], np.flatnonzero(beyond[rows]))
             silent |= beyond[rows]
             copies = [place for place, row in enumerate(_rows(job, block.columns)) if row in public]
-            notes.add(Kind(True, "", f"also in {config.test}, not protected"), None, copies)
+            notes.add(FindingKind(True, "", f"also in {config.test}, not protected"), None, copies)
             unused[done : done + len(block.columns)] = silent
             labels.append(job.labels(block.columns[config.target]))
             done += len(block.columns)
@@ -134,13 +134,13 @@ def _note_block(job: FileRun, block: Block, notes: _Notes) -> Any:
     """Note what is wrong with records, features and labels; return which records contribute nothing."""
     silent = block.bad
     for place, fault in block.faults.items():
-        notes.add(Kind(False, "", fault), None, [place])
+        notes.add(FindingKind(False, "", fault), None, [place])
     for name, unreadable in job.schema.unreadable(block.columns).items():
-        notes.add(Kind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
+        notes.add(FindingKind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
         silent |= unreadable
     with np.errstate(all="ignore"):
         large = ~np.isfinite(job.schema.transform(block.columns).astype(np.float32)).all(axis=1) & ~silent
-    notes.add(Kind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
+    notes.add(FindingKind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
     silent |= large
     target = block.columns[job.config.target]
     missing = target.lacking() & ~block.bad
@@ -151,8 +151,8 @@ def _note_block(job: FileRun, block: Block, notes: _Notes) -> Any:
     else:
         with np.errstate(all="ignore"):
             wrong, text = np.isinf(target.numbers().astype(np.float32)), "not a finite number"
-    notes.add(Kind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
-    notes.add(Kind(False, job.config.target, text), target, np.flatnonzero(wrong))
+    notes.add(FindingKind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
+    notes.add(FindingKind(False, job.config.target, text), target, np.flatnonzero(wrong))
     _note_features(job, block, notes)
     return silent | missing | wrong
 
@@ -164,14 +164,16 @@ def _note_features(job: FileRun, block: Block, notes: _Notes) -> None:
         missing = column.lacking() & ~block.bad
         if isinstance(encoder, Numeric):
             notes.add(
-                Kind(True, encoder.name, f"missing, counts as {encoder.missing:g}"), None, np.flatnonzero(missing)
+                FindingKind(True, encoder.name, f"missing, counts as {encoder.missing:g}"),
+                None,
+                np.flatnonzero(missing),
             )
         elif isinstance(encoder, Categorical):
             known = index_of(encoder.categories)
             new = ~missing & ~block.bad & np.array([text not in known for text in column.texts()], dtype=bool)
-            notes.add(Kind(True, encoder.name, "missing, counts as no category"), None, np.flatnonzero(missing))
+            notes.add(FindingKind(True, encoder.name, "missing, counts as no category"), None, np.flatnonzero(missing))
             what = f"not a category of {job.config.test}, counts as none"
-            notes.add(Kind(True, encoder.name, what), column, np.flatnonzero(new))
+            notes.add(FindingKind(True, encoder.name, what), column, np.flatnonzero(new))
 
 
 def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _Notes) -> Any:
@@ -180,7 +182,7 @@ def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _
     if owners is None or name is None:
         return ownerless
     ownerless = np.array([owner is None for owner in owners], dtype=bool)
-    notes.add(Kind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
+    notes.add(FindingKind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
     return ownerless
 
 

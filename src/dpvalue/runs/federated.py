@@ -27,14 +27,14 @@ from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.party.contributions import Answering, Contributions
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.rounds import Ask
-from dpvalue.runs.run import Prepared, Run, announce, prepare
+from dpvalue.runs.run import PreparedRun, Run, announce, prepare
 from dpvalue.streams import Purpose, permutations, stream
 
 RATES = tuple(10 ** (exponent / 2) for exponent in range(-10, 3))  # 1e-5 to 10
@@ -43,7 +43,7 @@ PAPER = Schedule("decaying", burn_in=0.2)
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class FederatedResult:
     """What federated learning found.
 
     Formal guarantee: a function of the parties' releases and of public things; `guarantee` says how private these are.
@@ -117,7 +117,7 @@ class Learning:
         _require_learns(self.schedule)
         self.schedule.first_valued(self.rounds)
 
-    def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+    def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> FederatedResult:
         """Train the global model, and value each round by so many permutations; Shapley values if no kind is given."""
         require_count("orders", orders)
         first, n = self.schedule.first_valued(self.rounds), len(self.names)
@@ -133,7 +133,7 @@ class Learning:
                 progress("learning", number + 1, self.rounds)
             model = self._moved(theta, combined)
             worth = float(self.evaluate(model[None])[0])
-        return Learned(
+        return FederatedResult(
             names=self.names,
             estimates={name: estimator.estimate for name, estimator in estimators.items()},
             model=model.cpu(),
@@ -192,7 +192,7 @@ def _require_learns(schedule: Schedule) -> None:
         )
 
 
-@shows_settings(Given, schedule=PAPER)
+@shows_settings(EntryKeywords, schedule=PAPER)
 def federated(
     parties: Any,
     utility: Any,
@@ -202,8 +202,8 @@ def federated(
     orders: int = 100,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
     progress: bool | Progress = True,
-    **given: Unpack[Given],
-) -> Learned:
+    **given: Unpack[EntryKeywords],
+) -> FederatedResult:
     """Train one model on all parties' data by federated learning, and value the parties round by round.
 
     Formal guarantee: as `dpvalue.value`, for the values, the global model and everything else returned. The budget is
@@ -253,8 +253,8 @@ def federated(
     return found
 
 
-def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> Prepared:
-    """Decide every setting from public things, as `prepare` does; `Prepared.job` is then what parties are asked."""
+def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> PreparedRun:
+    """Decide every setting from public things, as `prepare` does; `PreparedRun.job` is then what parties are asked."""
     require_count("rounds", rounds)
     rate, schedule = settings.learning_rate, settings.resolved_schedule if settings.schedule else PAPER
     _require_learns(schedule)
@@ -267,7 +267,9 @@ def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: I
     return prepared
 
 
-def learn(run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+def learn(
+    run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent
+) -> FederatedResult:
     """Train and value with all parties in this process.
 
     Formal guarantee: reads the parties' data only through one release per party and round, of the clipped gradient at a
@@ -294,7 +296,7 @@ def learning_of(run: Run) -> Learning:
     )
 
 
-def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> Learning:
+def learning_for(prepared: PreparedRun, names: tuple[str | int, ...], ask: Ask) -> Learning:
     """Return the server's side for parties who are asked by messages, `rounds.requests` of `prepared.job(names)`."""
     choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
     return Learning(
@@ -309,7 +311,7 @@ def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> 
     )
 
 
-def _stand_ins(prepared: Prepared) -> Learning:
+def _stand_ins(prepared: PreparedRun) -> Learning:
     """The same learning by stand-ins: rows of one half of the public set, with the planned noise; the other judges."""
     at, choice, engine = prepared.at, prepared.choice, prepared.at.settings.engine
     mechanism, public, initial = choice.mechanism, at.public, choice.initial
@@ -325,7 +327,7 @@ def _stand_ins(prepared: Prepared) -> Learning:
     answering = Answering(Contributions(choice.asked, rows, rule, engine), noise, np.arange(at.n), initial)
     judges = torch.from_numpy(other).to(public.x.device)
 
-    def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
+    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
         return answering.answer(number, asked)
 
     half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)

@@ -20,7 +20,7 @@ from dpvalue.methods.base import method_named
 from dpvalue.methods.choosing import choose, method_of
 from dpvalue.methods.steps import Steps
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.planning.situation import CAN_WORK as CAN_AGREE
 from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
 from dpvalue.privacy.budget import Privacy
@@ -28,13 +28,13 @@ from dpvalue.privacy.guarantees import Guarantee, guarantee
 from dpvalue.privacy.laws import law_named
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs, stated_costs, timed_costs
-from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, Wanted
-from dpvalue.runs.run import Prepared, open_setting
+from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, TargetAUC
+from dpvalue.runs.run import PreparedRun, open_setting
 
 _EPSILONS = 0.01, 1000.0
 
 
-@shows_settings(Given)
+@shows_settings(EntryKeywords)
 def plan(
     parties: Any,
     utility: Any = None,
@@ -43,7 +43,7 @@ def plan(
     records: int = 1,
     parameters: int | None = None,
     auc: float | None = None,
-    **given: Unpack[Given],
+    **given: Unpack[EntryKeywords],
 ) -> Plan:
     """Return what a run would spend and could reach.
 
@@ -143,7 +143,7 @@ def _without_data(
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
     wanted = None
     if auc is not None:
-        wanted = Wanted(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
+        wanted = TargetAUC(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
     made = Plan(
         privacy=privacy,
         sizes=_typical(sizes, units),
@@ -184,9 +184,9 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
         limits=_limits(privacy, spent.epsilon, both),
         projection=choice.projection,
         expected=expected,
-        wanted=None if auc is None or rehearsal is None else Wanted(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        wanted=None if auc is None or rehearsal is None else TargetAUC(auc, _epsilon_for(at, privacy, rehearsal, auc)),
         costs=taken,
-        prepared=Prepared(at, encoding, choice, utility),
+        prepared=PreparedRun(at, encoding, choice, utility),
     )
     works_at = other_unit = None
     if made.cannot_work and rehearsal is not None:

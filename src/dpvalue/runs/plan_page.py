@@ -18,7 +18,7 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs
-from dpvalue.runs.run import Prepared, release_prepared, value_prepared
+from dpvalue.runs.run import PreparedRun, release_prepared, value_prepared
 from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
 
@@ -57,7 +57,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetAUC:
     """An AUC that was asked for, and the epsilon at which it is expected, infinite if out of reach.
 
     Without a utility, the epsilon below which the ceiling rules it out; None for records and persons, of
@@ -104,10 +104,10 @@ class Plan:
     limits: Bounds
     projection: Projection | None
     expected: Expectation | Agreement | None
-    wanted: Wanted | None
+    wanted: TargetAUC | None
     costs: Costs
     advice: str = ""
-    prepared: Prepared | None = field(default=None, repr=False, compare=False)
+    prepared: PreparedRun | None = field(default=None, repr=False, compare=False)
 
     def release(self, parties: Any, *, progress: bool | Progress = True, **data: Any) -> Table:
         """Return the private table of these parties' releases, made as planned.
@@ -181,7 +181,7 @@ class Plan:
         """
         return self._prepared().job(target=target)
 
-    def _prepared(self) -> Prepared:
+    def _prepared(self) -> PreparedRun:
         if self.prepared is None:
             raise DpvalueError("a plan without a utility has chosen nothing: give plan a utility")
         return self.prepared
@@ -328,7 +328,7 @@ class Plan:
             return "refit game: one release each"
         return f"{self.schedule}: {self.spent.releases} release(s) each"
 
-    def _needed(self, wanted: Wanted) -> str:
+    def _needed(self, wanted: TargetAUC) -> str:
         auc = f"AUC {wanted.auc:g}"
         if wanted.epsilon is None:
             return f"{auc} for parties: give a utility to see which epsilon it needs"

@@ -24,8 +24,8 @@ from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 from dpvalue.progress import Progress
 from dpvalue.protocol.archive import Parts, digest
-from dpvalue.protocol.job import About, Course, Job, PublicModel, Simulation
-from dpvalue.protocol.messages import Asked, AtPoints, OnWalks, Release, Request
+from dpvalue.protocol.job import Job, JobNotes, PublicModel, RoundPlan, Simulation
+from dpvalue.protocol.messages import AtPoints, OnWalks, Query, Release, Request
 from dpvalue.runs.table import METHOD, Origin, Table
 from dpvalue.streams import Purpose, permutations, replay_seed, replay_seed_of_rows
 
@@ -90,10 +90,12 @@ def make_job(
         origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
         basis=None if choice.basis is None else _flushed(choice.basis.vectors),
         mechanism=choice.mechanism,
-        course=Course(choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)),
+        course=RoundPlan(
+            choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)
+        ),
         privacy=settings.privacy,
         simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
-        about=About(public_digest(public), target, recipe, settings.seed, _blank(settings, wide, encoding, least)),
+        about=JobNotes(public_digest(public), target, recipe, settings.seed, _blank(settings, wide, encoding, least)),
         dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
         statistic=choice.method.statistic,
     )
@@ -122,7 +124,7 @@ def _flushed(numbers: Tensor) -> Tensor:
     return torch.where(numbers.abs() < _DENORMAL, 0.0, numbers).cpu().contiguous()
 
 
-Ask = Callable[[int, Tensor, Asked], Tensor]
+Ask = Callable[[int, Tensor, Query], Tensor]
 """Takes a round, what it follows from (the table so far, or the global model), and what is asked; returns what all
 parties release (n, size)."""
 
@@ -177,7 +179,7 @@ def on_walks(walker: Walker, table: Tensor, orders: Ints) -> OnWalks:
     return OnWalks(len(orders), pieces)
 
 
-def requests(asked: Asked, job: str, number: int, parties: int) -> list[Request]:
+def requests(asked: Query, job: str, number: int, parties: int) -> list[Request]:
     """Return what each party is asked in a round, as messages of their own."""
     if isinstance(asked, AtPoints):
         if asked.points.dim() == 3:

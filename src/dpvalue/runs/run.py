@@ -27,7 +27,7 @@ from dpvalue.methods.sums import TableGame
 from dpvalue.models import build_model
 from dpvalue.party.contributions import Answering, Contributions, Witness, no_witness
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
-from dpvalue.party.party import Behind
+from dpvalue.party.party import PrivacyBoundary
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 from dpvalue.privacy.checkpoint import Checkpoint
@@ -37,7 +37,7 @@ from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.progress import Progress
 from dpvalue.protocol.job import Job
-from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.protocol.projection import Projection
 from dpvalue.runs.charging import Charging, charging
 from dpvalue.runs.rounds import Rounds, make_job, make_table
@@ -121,7 +121,7 @@ class Run:
         """All parties in this process, ready to answer together."""
         return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
-    def ask(self, number: int, after: Tensor, asked: Asked) -> Tensor:
+    def ask(self, number: int, after: Tensor, asked: Query) -> Tensor:
         """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
         make = partial(self.answering.answer, number, asked)
         release = make() if self.charging is None else self.charging.round(number, after, make)
@@ -177,7 +177,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedRun:
     """All of a run that public things decide, before a private row is read; made by `prepare`."""
 
     at: Situation
@@ -194,7 +194,7 @@ class Prepared:
         """Return what parties are asked; arguments as in `make_job`."""
         return make_job(self.at, self.encoding, self.choice, names, target, recipe)
 
-    def keeping(self, checkpoint: Path) -> Prepared:
+    def keeping(self, checkpoint: Path) -> PreparedRun:
         """Return the same with releases that a folder keeps as they are made."""
         return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
 
@@ -210,7 +210,7 @@ class Prepared:
         choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
         privacy, engine = settings.privacy, settings.engine
         is_secure = privacy is not None and settings.noise == "secure"
-        behind = Behind(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
+        behind = PrivacyBoundary(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
         contributions = behind.put(parties, engine)
         run = Run(
             settings=settings,
@@ -229,10 +229,10 @@ class Prepared:
         return run if keeper is None else run.kept_by(keeper)
 
 
-def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> Prepared:
+def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> PreparedRun:
     """Decide every setting from public things: the utility, and of the parties their numbers of rows and units."""
     at, encoding = open_setting(utility, settings, sizes, units)
-    return Prepared(at, encoding, choose(at), utility)
+    return PreparedRun(at, encoding, choose(at), utility)
 
 
 def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
@@ -242,7 +242,7 @@ def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
     return prepared.run(parties)
 
 
-def announce(prepared: Prepared) -> None:
+def announce(prepared: PreparedRun) -> None:
     """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
     choice, at = prepared.choice, prepared.at
     warn_if_delta_is_large(choice.spent, int(at.units.sum()))
@@ -255,14 +255,14 @@ def announce(prepared: Prepared) -> None:
     )  # fmt: skip
 
 
-def release_prepared(prepared: Prepared, parties: Parties, progress: Progress) -> Table:
+def release_prepared(prepared: PreparedRun, parties: Parties, progress: Progress) -> Table:
     """Make the releases of a prepared run."""
     announce(prepared)
     with prepared.at.settings.engine.threading():
         return prepared.run(parties).release(progress)[0]
 
 
-def value_prepared(prepared: Prepared, parties: Parties, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
+def value_prepared(prepared: PreparedRun, parties: Parties, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
     """Make the releases of a prepared run, and value them."""
     announce(prepared)
     with prepared.at.settings.engine.threading():

@@ -32,7 +32,7 @@ from dpvalue.progress import Progress, silent
 from dpvalue.runs.config import MODELS, RunConfig
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.run import PreparedRun, prepare
 
 Owners = tuple[Array | None, Array | None]
 """The party and the person of each line; None where neither columns nor several files tell them."""
@@ -99,7 +99,7 @@ def _objects(cells: list[str | None]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class GroundTruth:
     """A known answer to compare with: the name of its column, and which parties it marks."""
 
     column: str
@@ -165,7 +165,7 @@ class FileRun(PublicSide):
         counts = self._sizes().counts(self.config.privacy)
         return plan_sizes(self.utility, self.settings, counts, timed=False)  # private files have been opened
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedRun:
         """Return the run with every setting chosen, where there was no plan."""
         return prepare(self.utility, self.settings, *self._sizes().counts(self.config.privacy))
 
@@ -189,7 +189,7 @@ class FileRun(PublicSide):
         """Whether cells of a line could move it to another party."""
         return can_be_moved(self.config, self.peeks[0].columns)
 
-    def read(self, progress: Progress = silent) -> tuple[Parties, Known | None]:
+    def read(self, progress: Progress = silent) -> tuple[Parties, GroundTruth | None]:
         """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks.
 
         Beside the numbers, in the precision that the run computes in, no more than a block of cells is in memory.
@@ -292,11 +292,11 @@ def _marks(column: str, cells: Column) -> Bools:
     return marked
 
 
-def _known(column: str, marked: Bools, parties: Parties) -> Known:
+def _known(column: str, marked: Bools, parties: Parties) -> GroundTruth:
     """Which parties a column marks: those with any marked row."""
     there = parties.party_of_row >= 0
     counts = np.bincount(parties.party_of_row[there], weights=marked[there], minlength=len(parties.names))
-    known = Known(column, counts > 0)
+    known = GroundTruth(column, counts > 0)
     if known.marked.all() or not known.marked.any():
         raise DpvalueError(
             f"the column {column!r} must mark some parties and leave others: it marks {known.marked.sum()}"

@@ -56,7 +56,7 @@ Statistic = Callable[[Floats], Floats]
 """Takes values (..., n), and returns what is computed from them (..., m)."""
 
 
-class Renoising(TypedDict, total=False):
+class NoiseDrawSettings(TypedDict, total=False):
     """How the draws behind intervals are made; the arguments of `Result.renoised`."""
 
     draws: int | None
@@ -76,7 +76,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, eq=False)
-class Renoised:
+class NoiseDraws:
     """The values of one semivalue, and what they become under fresh noise; made by `Result.renoised`.
 
     Attributes:
@@ -163,7 +163,7 @@ def default_draws(parties: int, walks: int) -> int:
     return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
-def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, Renoised]:
+def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, NoiseDraws]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
     again, without = [], []
@@ -185,7 +185,7 @@ def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress:
         own = result.estimates[kind.name]
         values = [estimates[kind.name].values for estimates in again] or [own.values] * (draws + 1)
         may_be_values = np.array([estimates[kind.name].values for estimates in without]) if without else None
-        found[kind.name] = Renoised(
+        found[kind.name] = NoiseDraws(
             own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, may_be_values
         )
     return found

@@ -22,7 +22,7 @@ from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.values.comparison import find, place
-from dpvalue.values.intervals import Renoised, Renoising
+from dpvalue.values.intervals import NoiseDraws, NoiseDrawSettings
 from dpvalue.values.noisy import NoisyValues
 from dpvalue.values.payouts import require_payable, share_out, split
 from dpvalue.values.plots import ResultPlots
@@ -167,7 +167,7 @@ class Result(NoisyValues):
         return self.table.game(self.utility, self.engine)
 
     def frame(
-        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[Renoising]
+        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> pandas.DataFrame:
         """Return a DataFrame: party, its size, each semivalue with its errors, and the rank by the first (1 is best).
 
@@ -283,7 +283,7 @@ class Result(NoisyValues):
 
 
 def result_frame(
-    result: Result, renoised: dict[str, Renoised] | None, level: float, pay: float | None
+    result: Result, renoised: dict[str, NoiseDraws] | None, level: float, pay: float | None
 ) -> pandas.DataFrame:
     """Return a result as a DataFrame; without `renoised` there is nothing in it of noise and intervals."""
     import pandas as pd

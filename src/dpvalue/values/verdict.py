@@ -17,7 +17,7 @@ from dpvalue.arrays import Bools
 from dpvalue.display import html_lines, some
 from dpvalue.privacy.laws import Law, law_named
 from dpvalue.values.comparison import Name, groups, listed
-from dpvalue.values.intervals import MOST_NAMED, Renoised
+from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Verdict:
         return "\n".join(self.sentences)
 
 
-def judge(table: Table, renoised: Renoised, level: float = 0.95, pay: float | None = None) -> Verdict:
+def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
     """Return what the values of one semivalue say; with `pay`, also how that total would be shared."""
     found, error = renoised.values(level), _error(renoised)
     order = np.argsort(-found.estimate, kind="stable")
@@ -112,7 +112,7 @@ def _beyond(error: str) -> str:
     return f" by more than the {error}" if error else ""
 
 
-def _error(renoised: Renoised) -> str:
+def _error(renoised: NoiseDraws) -> str:
     """What the intervals are about; empty where values are exact."""
     return "noise" if renoised.noise_std.any() else "sampling error" if renoised.errors.any() else ""
 
@@ -125,7 +125,7 @@ def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
     return f"Not to be told apart from one another: {'; '.join(listed(group) for group in alike)}."
 
 
-def _paid(names: tuple[Name, ...], renoised: Renoised, pay: float, level: float) -> str:
+def _paid(names: tuple[Name, ...], renoised: NoiseDraws, pay: float, level: float) -> str:
     if not is_payable(renoised.estimate):
         return f"{amount(pay, pay)} cannot be shared by these values: none is above zero, or some are missing."
     return sentence_of_shares(share_out(names, renoised, pay, level))
