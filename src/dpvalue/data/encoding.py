@@ -278,8 +278,8 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
     """
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
-    if isinstance(preprocess, Schema):  # our own, which reads each cell alone
-        return Schema(preprocess.scaled).fit(rows)
+    if isinstance(preprocess, Schema):  # our own, which reads each cell alone; a run from files has fitted it to these
+        return preprocess if preprocess.is_fitted else Schema(preprocess.scaled).fit(rows)
     from sklearn.base import clone
 
     fitted = clone(preprocess).fit(rows)

@@ -81,6 +81,11 @@ class Schema:
     def __init__(self, scaled: bool = True) -> None:
         self.scaled = scaled
 
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it knows a public set."""
+        return hasattr(self, "columns_")
+
     def fit(self, frame: Any, y: Any = None) -> Schema:
         """Learn columns, categories, means and scales from a public frame."""
         table = as_columns(frame)

@@ -19,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.arrays import Array
+from dpvalue.arrays import Array, Ints
 from dpvalue.data.columns import is_frame
 from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding, fit_encoding
 from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
+from dpvalue.data.rows import PublicRows
 from dpvalue.errors import DpvalueError, require_number
 from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
 
@@ -277,6 +278,17 @@ class PublicSet:
     y: Tensor
     metric: Metric
     l2: float
+
+    def stand_ins(self, drawn: Ints, sizes: Ints, like: Tensor) -> PublicRows:
+        """Return rows by their numbers as those of stand-ins for parties: so many for each, in this order.
+
+        Args:
+            drawn: the numbers of the rows, of one stand-in after the other.
+            sizes: how many of them each has.
+            like: of the type and on the device that the rows get.
+        """
+        at = torch.from_numpy(drawn).to(self.x.device)
+        return PublicRows.by_party(self.x[at].cpu().numpy(), self.y[at].cpu().numpy(), sizes, like.dtype, like.device)
 
 
 def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:

@@ -65,16 +65,12 @@ class PublicTuner(PublicFacts):
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PublicRows, mechanism: Mechanism) -> Contributions:
-        # A stand-in's rows are of different persons.
-        rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
-        return Contributions(self.model, parties, rule, self.engine)
+        return Contributions(self.model, parties, mechanism.of_public_rows(), self.engine)
 
     def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PublicRows:
         """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
         chosen = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
-        drawn = torch.from_numpy(generator.choice(rows, chosen.sum())).to(self.public.x.device)
-        x, y = self.public.x[drawn].cpu().numpy(), self.public.y[drawn].cpu().numpy()
-        return PublicRows.by_party(x, y, chosen, self.initial.dtype, self.initial.device)
+        return self.public.stand_ins(generator.choice(rows, chosen.sum()), chosen, self.initial)
 
     def _noise(self, generator: np.random.Generator, count: int) -> Tensor:
         drawn = generator.standard_normal((count, len(self.initial)))
@@ -150,10 +146,9 @@ def rate_on_line(
             "no step along the public direction lowers the public loss: scale the features (preprocess=)"
         )
     best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
-    evenly = slice(None, None, -(-len(public.x) // _MOST_LINE_ROWS))
-    x, y = public.x[evenly].cpu().numpy(), public.y[evenly].cpu().numpy()
-    count = len(x)
-    rows = PublicRows.by_party(x, y, np.ones(count, dtype=np.int64), initial.dtype, initial.device)
+    evenly = np.arange(0, len(public.x), -(-len(public.x) // _MOST_LINE_ROWS))
+    count = len(evenly)
+    rows = public.stand_ins(evenly, np.ones(count, dtype=np.int64), initial)
     alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(count, device=initial.device)
     step = float(mechanism.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())

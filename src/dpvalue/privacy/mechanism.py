@@ -25,7 +25,7 @@ where the bits make noise at least 2^20 steps wide and rounding cost at most a t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2, sqrt
 from typing import Any
 
@@ -101,6 +101,10 @@ class Mechanism:
     def per_unit(self) -> bool:
         """Whether single records or persons are clipped, instead of the party's mean gradient."""
         return self.unit != "party" and self.clip is not None
+
+    def of_public_rows(self) -> Mechanism:
+        """Return the mechanism for stand-ins of public rows, each of which counts as another person's."""
+        return replace(self, unit="record") if self.unit == "person" else self
 
     def sensitivity(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return the l2 sensitivity of a release, for parties with these public numbers of records, or of persons."""

@@ -120,9 +120,7 @@ class _Trial:
 
     def __init__(self, at: Situation, choice: Choice) -> None:
         self._at, self._choice, self._engine = at, choice, at.settings.engine
-        # How many rows a person has is not known: each row of a stand-in is a person of its own.
-        own_rows = choice.mechanism.unit == "person"
-        self._mechanism = replace(choice.mechanism, unit="record") if own_rows else choice.mechanism
+        self._mechanism = choice.mechanism.of_public_rows()
         self._generator = stream(at.settings.seed, Purpose.TUNING)
         self._noise = noise_source(at.settings.noise, at.settings.seed)
 
@@ -139,9 +137,7 @@ class _Trial:
 
     def _rows(self, sizes: np.ndarray) -> PublicRows:
         public, initial = self._at.public, self._choice.initial
-        drawn = torch.from_numpy(self._generator.integers(len(public.x), size=sizes.sum())).to(public.x.device)
-        x, y = public.x[drawn].cpu().numpy(), public.y[drawn].cpu().numpy()
-        return PublicRows.by_party(x, y, sizes, initial.dtype, initial.device)
+        return public.stand_ins(self._generator.integers(len(public.x), size=sizes.sum()), sizes, initial)
 
     def _walker(self, n: int) -> Walker:
         """A walk of fewer parties goes as far with larger steps."""

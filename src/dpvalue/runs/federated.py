@@ -19,7 +19,6 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.parties import read_data
-from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import LOSS, Utility
 from dpvalue.display import extremes
 from dpvalue.engine.evaluator import Evaluator, Walker
@@ -318,13 +317,11 @@ def _stand_ins(prepared: PreparedRun) -> Learning:
     generator = stream(at.settings.seed, Purpose.TUNING)
     one, other = np.array_split(generator.permutation(len(public.x)), 2)
     sizes = at.units if mechanism.per_unit else at.sizes
-    drawn = torch.from_numpy(generator.choice(one, int(sizes.sum())))
-    x, y = public.x.cpu()[drawn].numpy(), public.y.cpu()[drawn].numpy()
-    rows = PublicRows.by_party(x, y, sizes, initial.dtype, initial.device)
-    # A stand-in's rows are of different persons.
-    rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
+    rows = public.stand_ins(generator.choice(one, int(sizes.sum())), sizes, initial)
     noise = noise_source("fast", int(generator.integers(2**31)))
-    answering = Answering(Contributions(choice.asked, rows, rule, engine), noise, np.arange(at.n), initial)
+    answering = Answering(
+        Contributions(choice.asked, rows, mechanism.of_public_rows(), engine), noise, np.arange(at.n), initial
+    )
     judges = torch.from_numpy(other).to(public.x.device)
 
     def ask(number: int, after: Tensor, asked: Query) -> Tensor:
