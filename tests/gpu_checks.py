@@ -1,7 +1,7 @@
 """What must hold on a GPU, as measurements and the limits they must keep.
 
-`tests/test_gpu.py` runs them under pytest; `benchmarks/check_gpu.py` on a machine that has torch, numpy and safetensors
-alone. Hence no pytest here, and no scikit-learn.
+`tests/engine/test_gpu.py` runs them under pytest, `benchmarks/check_gpu.py` on a machine that has torch, numpy and
+safetensors alone. Hence no pytest here, and no scikit-learn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpvalue.models import build_model, paper_cnn
 from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.progress import silent
-from tests.data import Arrays, classification, images
+from tests.datasets import Arrays, classification, images
 
 Shape = tuple[int, ...]
 Unit = Literal["party", "record", "person"]

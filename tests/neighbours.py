@@ -55,8 +55,7 @@ from dpvalue.models import DescriptionModel
 from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
-
-from .held import Keys, emptied
+from tests.held import Keys, emptied
 
 COMMAND = get_command(app)
 Record = dict[str, Any]

@@ -34,8 +34,7 @@ from dpvalue.party.agent import Refusal
 from dpvalue.progress import silent
 from dpvalue.protocol.archive import Key
 from dpvalue.protocol.transport import Question, Reply
-
-from .federation import LocalNodes
+from tests.federation import LocalNodes
 
 COMMAND = get_command(app)
 SITES = {"east": 24, "north": 40, "south": 30}

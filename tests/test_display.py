@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import dpvalue as dpv
-
-from .data import classification
+from tests.datasets import classification
 
 TRAIN, TEST = classification(60)
 PRIVACY = dpv.Privacy(4.0, 1e-4, unit="record")

@@ -24,8 +24,7 @@ from dpvalue.party.policy import KnownCoordinator, Policy
 from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Simulation
 from dpvalue.protocol.messages import Release
-
-from .federation import Files, simulated, write_files
+from tests.federation import Files, simulated, write_files
 
 AGREE = (
     ("north", "North"), ("north", "NORTH "), ("north", "\uff2e\uff4f\uff52\uff54\uff48"), ("no rth", "no  rth"),

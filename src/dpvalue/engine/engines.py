@@ -68,7 +68,7 @@ class Engine(Protocol):
         ...
 
 
-class Graph:  # pragma: no cover (tests/test_gpu.py, where there is a GPU)
+class Graph:  # pragma: no cover (tests/engine/test_gpu.py, where there is a GPU)
     """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call.
 
     Tensors that `work` uses besides its arguments are read anew in each call, from where they were when recorded.
