@@ -34,6 +34,7 @@ TENSORS = torch.from_numpy(X), torch.from_numpy(Y)
 DATASET = TensorDataset(*TENSORS)
 POLARS = polars.DataFrame({"a": X[:, 0], "y": Y})
 LISTS = X.tolist(), Y.tolist()
+ROWS = list(X.copy())
 HALF = TENSORS[0].to(torch.bfloat16)
 
 SAME: dict[str, tuple[Any, Any]] = {
@@ -51,6 +52,8 @@ SAME: dict[str, tuple[Any, Any]] = {
     "a view of a tensor": ((TENSORS[0][:9], Y[:9]), (TENSORS[0][8:], Y[8:].copy())),
     "tensors that NumPy lacks": ((HALF, Y.copy()), (HALF[3:], Y[3:].copy())),
     "lists": (LISTS, (LISTS[0], Y.copy())),
+    "rows of a list": ((LISTS[0][:10], Y[:10].copy()), (LISTS[0][9:], Y[9:].copy())),
+    "arrays in a list": ((ROWS[:10], Y[:10].copy()), (ROWS[9:], Y[9:].copy())),
     "a frame": (FRAME, FRAME),
     "columns of a frame": (FRAME, FRAME[["a", "b", "y"]]),
     "a frame of texts": (WORDS, WORDS),
@@ -69,6 +72,7 @@ APART: dict[str, tuple[Any, Any]] = {
     "a copy": ((X, Y), (X.copy(), Y.copy())),
     "rows after rows": ((X[:10], Y[:10]), (X[10:], Y[10:])),
     "every second row": ((X[::2], Y[::2]), (X[1::2], Y[1::2])),
+    "other rows of a list": ((LISTS[0][:10], Y[:10].tolist()), (LISTS[0][10:], Y[10:].tolist())),
     "rows of a frame": (FRAME.iloc[:10], FRAME.iloc[10:]),
     "a copy of a frame": (FRAME, FRAME.copy()),
     "a deep copy of texts": (WORDS, copy.deepcopy(WORDS)),

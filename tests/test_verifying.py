@@ -456,8 +456,8 @@ def test_numbers_may_be_rounded_otherwise_and_no_more(
     monkeypatch.setattr(comparing, "value_table", rounding(CLOSE / 100))
     assert verified(folder).differences == ()
     monkeypatch.setattr(comparing, "value_table", rounding(CLOSE * 100))
-    named(folder, "values.csv, line 2, shapley:")
-    named(folder, "values.csv, line 2, payout:")
+    named(folder, "values.csv, line ", ", shapley:")  # of some party: whose changes most depends on the noise
+    named(folder, "values.csv, line ", ", payout:")
 
 
 def test_parties_as_good_as_equal_may_change_places() -> None:

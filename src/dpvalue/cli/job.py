@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ def _require_new(path: Path) -> None:
 
     if not path.parent.is_dir():
         raise DpvalueError(f"there is no folder {path.parent}")
-    if path.exists():
+    if os.path.lexists(path):
         raise DpvalueError(f"there is a file already at {path}: a job that was sent must not change")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +20,7 @@ party_app = typer.Typer(
 app.add_typer(party_app, name="party")
 Ledgered = Annotated[Path | None, option("Your ledger (dpvalue ledger new).")]
 Headed = Annotated[Path | None, option("The file that keeps its head.")]
+_MOST_BYTES = 2**27  # of an earlier release that is written over
 Ruled = Annotated[Path | None, option("Your policy.toml; else what the ledger says.")]
 
 
@@ -86,8 +88,7 @@ def party_answer(
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
         place = out_ or Path(f"{name}.release")
-        if not place.parent.is_dir():
-            raise DpvalueError(f"there is no folder {place.parent}")
+        _require_place(place, name)
         asked = b"" if request is None else read_bytes(request, "a request")
         release = agent.answer(content, asked)
         write_whole(place, release)
@@ -95,6 +96,28 @@ def party_answer(
         out.print(f"written to {place}: {len(release):,} bytes, to send back", markup=False)
         out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
         out.print(f"head of the ledger, to keep elsewhere: {agent.ledger.head()}")
+
+
+def _require_place(path: Path, name: str) -> None:
+    """Raise unless nothing but an earlier release of the party, which its ledger keeps, would be overwritten."""
+    from dpvalue.errors import DpvalueError
+    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.messages import Release
+    from dpvalue.stored import refusing
+
+    if not path.parent.is_dir():
+        raise DpvalueError(f"there is no folder {path.parent}")
+    if not os.path.lexists(path):
+        return
+    try:
+        with refusing("a release"):
+            is_own = Release.from_bytes(read_bytes(path, "a release", _MOST_BYTES)).party == name
+    except DpvalueError:
+        is_own = False
+    if not is_own:
+        raise DpvalueError(
+            f"out must be a new file, or one with a release of {name!r}; there is another file at {path}"
+        )
 
 
 @party_app.command("serve")

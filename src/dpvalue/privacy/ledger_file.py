@@ -297,7 +297,7 @@ def is_file(path: Path) -> bool:
 def _require_free(path: Path) -> None:
     """Raise unless a file can be made here."""
     try:
-        folder, taken = path.parent.is_dir(), path.exists()
+        folder, taken = path.parent.is_dir(), path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be entered
         raise DpvalueError(f"no file can be made at {str(path)!r}: {error}") from None
     if not folder:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from reprlib import repr as short
 from typing import Annotated, Any
 
-from dpvalue.data.utility import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
@@ -87,7 +86,7 @@ class Valuation:
     verdict: tuple[str, ...]
     pay: Annotated[float, POSITIVE] | None
     game: str
-    metric: str = LOSS.title
+    metric: str
 
     @property
     def utility(self) -> str:
