@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import typer
-from dpvalue.protocol.sealing import Key
 from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
+from dpvalue.protocol.archive import Key
 
 from .test_ledger_units import commands, frame
 

@@ -196,7 +196,7 @@ def test_planted_faults_are_found(fault: Any, name: str, monkeypatch: pytest.Mon
 
 
 def test_the_large_run_found_nothing() -> None:
-    """100,000 changes: `python -m tests.neighbours --changes 100000 --worlds 8 --json benchmarks/results/neighbours.json`."""
+    """`python -m tests.neighbours --changes 100000 --worlds 8 --json benchmarks/results/neighbours.json`."""
     path = Path(__file__).parent.parent / "benchmarks" / "results" / "neighbours.json"
     found = json.loads(path.read_text())
     assert found["changes"] >= 100_000
