@@ -84,7 +84,7 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path, mo
     values = pd.read_csv(folder / "results" / "values.csv")
     errors = [f"shapley_{end}" for end in ("mc_error", "noise", "low", "high")]
     assert list(values.columns) == ["party", "size", "shapley", *errors, "rank", "rank_low", "rank_high"]
-    assert "Look first at the 20 rows with the lowest values" in done.stdout
+    assert "Check first the 20 rows with the lowest values" in done.stdout
     assert sorted(values["rank"]) == list(range(1, 121))
     facts = json.loads((folder / "results" / "run.json").read_text())
     assert facts["guarantee"]["epsilon"] == 4.0
@@ -141,7 +141,7 @@ def test_data_sets_by_group_and_by_file(folder: Path) -> None:
     values = pd.read_csv(folder / "paid" / "values.csv")
     assert values["payout"].sum() == pytest.approx(100_000)
     assert (values["payout_low"] < values["payout_high"]).any()
-    assert "100,000, shared by value, gives site" in " ".join(paid.stdout.split())
+    assert "Shares of 100,000 in proportion to values: site" in " ".join(paid.stdout.split())
     assert "payouts-chart" in (folder / "paid" / "report.html").read_text()
     assert "pay = 100000.0" in (folder / "paid" / "run.toml").read_text()
     assert "Each record of each party is protected" in grouped.stdout
@@ -189,11 +189,11 @@ def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
     assert new.stdout.startswith("my.ledger: the ledger of 'site-a', epsilon = 1.5, delta = 5e-05 per party")
     first = dpvalue(*charged, "--out", "a", cwd=folder)
     assert first.returncode == 0, first.stderr
-    assert "Charged to a ledger, which holds all runs" in first.stdout
+    assert "The run is charged to a ledger, which keeps all runs" in first.stdout
     assert json.loads((folder / "a" / "run.json").read_text())["ledger"]["spent"] == pytest.approx(1.0, abs=1e-3)
     again = dpvalue(*charged, "--out", "b", cwd=folder)  # the same question: the same answer, for nothing
     assert again.returncode == 0, again.stderr
-    assert "returned again: other rows of the same size would get the same" in again.stdout
+    assert "are returned again: other rows of the same size would get the same" in again.stdout
     one, two = (pd.read_csv(folder / name / "values.csv")["shapley"] for name in "ab")
     assert one.tolist() == two.tolist()
     over = dpvalue(*charged, "--purpose", "second", "--out", "c", cwd=folder)
@@ -212,7 +212,7 @@ def test_a_budget_that_cannot_work_is_spent_by_force_alone(folder: Path) -> None
     refused = dpvalue(*hopeless, "--yes", cwd=folder)
     assert refused.returncode == 2
     assert "cannot work" in refused.stdout
-    assert refused.stderr.startswith("error: --yes does not spend a budget that cannot work")
+    assert refused.stderr.startswith("error: the plan says that this budget cannot work")
     assert not (folder / "none").exists()
     assert dpv.Ledger(folder / "my.ledger").entries() == []
     forced = dpvalue(*hopeless, "--force", cwd=folder)
@@ -537,7 +537,7 @@ def test_numbers_as_they_are_and_a_metric_that_says_the_task(folder: Path, monke
     scored = table.method.name == "scores"
     judged = "none, as scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
     assert f"utility: {judged}" in done.output
-    assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification, as its target shows") == 1
+    assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification (inferred)") == 1
 
 
 @pytest.mark.slow
@@ -549,7 +549,7 @@ def test_the_game_is_an_option(folder: Path) -> None:
         given = () if game == "auto" else ("--game", game)
         done = dpvalue(*basic, *given, "--epsilon", "8", "--out", game, "--force", cwd=folder)
         assert done.returncode == 0, done.stderr
-        played[game] = "refit game: one release each" in done.stdout
+        played[game] = "1 per party (refit game)" in done.stdout
         assert tomllib.loads((folder / game / "run.toml").read_text())["game"] == game
     assert played == {"auto": True, "refit": True, "steps": False}
     for arguments, message in (

@@ -222,7 +222,7 @@ def test_the_plan_of_a_network_rehearses_its_head_and_says_why_there_is_none() -
     )
     other = dpv.plan(data, public, model=lambda: Own(nn.Softmax(1)), **given)
     assert not isinstance(other.expected, Agreement)
-    assert "steps, as the refit game is for linear and logistic regression, and for networks" in str(other)
+    assert "game: steps, because the refit game is for linear and logistic regression, and for networks" in str(other)
 
 
 def test_values_are_those_of_retraining_the_head() -> None:

@@ -219,4 +219,4 @@ def test_secure_noise_is_the_default_and_the_seed_does_not_repeat_it() -> None:
     assert not torch.equal(first.rows, second.rows)
     assert "imulation" not in str(first.guarantee)
     fast = dpv.release(train, test, noise="fast", **settings)
-    assert "Simulation: whoever knows the seed can remove the noise" in str(fast.guarantee)
+    assert "Simulation: anyone who knows the seed can remove the noise" in str(fast.guarantee)

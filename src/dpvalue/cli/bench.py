@@ -11,11 +11,11 @@ from dpvalue.cli.common import app, argument, failing_clearly, option, out
 @app.command()
 def bench(
     cases: Annotated[list[str] | None, argument()] = None,
-    json: Annotated[Path | None, option("Also write the numbers and the machine's facts here.")] = None,
+    json: Annotated[Path | None, option("Write the timings and a description of the machine to this file.")] = None,
 ) -> None:
-    """Time the engine beside the literal Algorithm 1, in one run on made data.
+    """Time the engine and the literal Algorithm 1 on synthetic data, in one process.
 
-    CASES are cpu (default), gpu, or names of single cases.
+    CASES are cpu (default), gpu, or the names of cases.
 
     Example: dpvalue bench covertype --json covertype.json
     """

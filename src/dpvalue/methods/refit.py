@@ -132,7 +132,7 @@ class Refit(Method):
             f"needs at least {LEAST_PUBLIC} public rows": len(at.public.x) >= LEAST_PUBLIC,
             "needs Gaussian noise (delta above 0)": settings.privacy is None or settings.privacy.vector_law is not None,
             "needs accounting='composition'": settings.privacy is None or settings.privacy.accounting == "composition",
-            "needs features that are scaled: they are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
+            "needs scaled features: these are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
         }
         return next((reason for reason, holds in needed.items() if not holds), "")
 
@@ -140,11 +140,9 @@ class Refit(Method):
     def require_budget(cls, privacy: Privacy, auc: float | None) -> None:
         """Raise where there is no Gaussian noise, or an AUC is asked for."""
         if auc is not None:
-            raise DpvalueError(
-                "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
-            )
+            raise DpvalueError("auc needs game='steps': the refit game is planned by its agreement with retraining")
         if privacy.vector_law is None or privacy.accounting != "composition":
-            raise DpvalueError("game='refit' needs Gaussian noise (delta above 0), and accounting='composition'")
+            raise DpvalueError("game='refit' needs Gaussian noise (delta above 0) and accounting='composition'")
 
     @classmethod
     def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:

@@ -69,7 +69,7 @@ class Shares:
         edges = self.payouts, self.low, self.high
         order = by_value(self.payouts)
         rows = [[self.names[place], *(amount(edge[place], self.total) for edge in edges)] for place in order]
-        title = f"{amount(self.total, self.total)}, shared by value, with {self.level:.0%} intervals"
+        title = f"{amount(self.total, self.total)}, shared in proportion to values, with {self.level:.0%} intervals"
         return html_table(title, ["party", "payout", "from", "to"], rows)
 
     def __str__(self) -> str:
