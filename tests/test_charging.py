@@ -38,7 +38,7 @@ def test_a_run_is_charged_and_run_again_for_nothing(schedule: str, tmp_path: Pat
         np.testing.assert_array_equal(first.values[name], again.values[name])
         np.testing.assert_array_equal(first.std_errors[name], again.std_errors[name])
     assert ledger.entries() == entries
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         dpv.value(train, test, **{**settings, "privacy": dpv.Privacy(0.5, 1e-5, mechanism="gaussian")})
     other = Ledger(tmp_path / "ledger", purpose="another question")
     with pytest.raises(dpv.BudgetExceeded):
@@ -109,7 +109,7 @@ def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
         (early, dpv.Utility(*test, l2=0.5)),
         (early, dpv.Utility(*test, metric="accuracy")),
     ):
-        with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+        with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
             dpv.value(train, utility, semivalues=kind, **walks)
     metric = dpv.Utility(*test, metric=lambda outputs, labels: 0.0)
     with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
@@ -141,7 +141,7 @@ def test_screening_is_charged_to_the_same_budget(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first.scores, again.scores)
     assert "charged to a ledger" in str(first.guarantee)
     assert [entry.purpose for entry in ledger.entries()] == ["screening"]
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         dpv.baselines.public_loss(train, test, privacy=dpv.Privacy(0.4, 1e-5), ledger=ledger)
     values = Ledger(tmp_path / "ledger", purpose="values")
     with pytest.raises(dpv.BudgetExceeded):
@@ -179,7 +179,7 @@ def test_new_rows_and_new_people_never_cause_a_refusal(tmp_path: Path) -> None:
         privacy = dpv.Privacy(2.0, 1e-5, unit="person", parties_per_person=3)
         assert dpv.value(some, public, ledger=purpose, privacy=privacy, **settings).guarantee.charged.person == "who"
     renamed = frame.rename(columns={"who": "visit"})
-    with pytest.raises(dpv.DpvalueError, match="is for persons by the column 'who'; this run has ids by 'visit'"):
+    with pytest.raises(dpv.DpvalueError, match="has person ids in the column 'who'; this run has them in 'visit'"):
         dpv.value(renamed, public, ledger=ledger, privacy=privacy, **{**settings, "persons": "visit"})
 
 
@@ -202,7 +202,7 @@ def test_what_can_fail_for_public_reasons_fails_before_the_first_charge(tmp_path
     for settings, message in (
         ({"semivalues": "shaply"}, "semivalue must be one of"),
         ({"model": "forest"}, "model must be"),
-        ({"projection": None, "clip": 1.0, "schedule": dpv.Schedule("replay", rounds=2)}, "too little for exact sums"),
+        ({"projection": None, "clip": 1.0, "schedule": dpv.Schedule("replay", rounds=2)}, "too small for exact sums"),
     ):
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.value(train, test, **{**huge, **settings})

@@ -190,7 +190,7 @@ def test_secure_and_fast_noise_give_the_same_values_but_for_the_noise() -> None:
         noise = 8 * 15**0.5 * float(fast.noise_std.max())
         assert noise < 0.05
         assert float((secure.rows - fast.rows).norm(dim=1).max()) <= 0.5 / 1000 + noise
-    with pytest.raises(dpv.DpvalueError, match="too little for exact sums"):
+    with pytest.raises(dpv.DpvalueError, match="too small for exact sums"):
         dpv.release(train, test, **{**settings, "privacy": dpv.Privacy(1e8, mechanism="gaussian")})
 
 

@@ -111,7 +111,7 @@ def test_few_parties_are_bars_with_names_and_the_verdict_comes_first(few: str) -
     assert few.count('<path class="whisker"') == 12
     assert "1,000.00, shared in proportion to values" in few
     assert "bad, labels harms the model" in few
-    assert "The error of the game itself is not in it" in few
+    assert "The error of the game itself is not included" in few
     assert few.count('class="bar low"') == 2  # in the key, and the one of bad labels
     assert "<b>x" not in few
     for head in ("records", "per record", "payout", "DP noise"):

@@ -110,7 +110,7 @@ def require_plausible(release: Release, job: Job) -> None:
     raw = (release.numbers.to(torch.float64) - scale.level) / (scale.gain or 1.0)
     length, most = float(raw.norm()), longest(job, release.units)
     if length > most:
-        raise DpvalueError(f"the release is {length:.3g} long, and data plus noise at most {most:.3g}")
+        raise DpvalueError(f"the norm of the release must be at most {most:.3g}, got {length:.3g}")
 
 
 def require_release(release: Release, job: Job, request: Request) -> None:
@@ -126,10 +126,10 @@ def require_release(release: Release, job: Job, request: Request) -> None:
 def require_units(release: Release, first: Release) -> None:
     """Raise unless a party has as many units as it had in its first release."""
     if first.units != release.units:
-        raise DpvalueError("its number of units is not that of its first release")
+        raise DpvalueError("its number of units differs from its first release")
 
 
 def require_own(party: str, owner: str) -> None:
     """Raise unless the party that sent numbers is the one that sent them first."""
     if owner != party:
-        raise DpvalueError(f"it is a copy of the release of {owner!r}: noise does not repeat")
+        raise DpvalueError(f"it is a copy of the release of {owner!r}")

@@ -68,7 +68,7 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
     for release in releases:
         require_release(release, job, job.first(release.units))
         if release.party in answers:
-            raise DpvalueError(f"releases must be of different parties: {release.party!r} has two")
+            raise DpvalueError(f"releases must be one per party, {release.party!r} has two")
         answers[release.party] = Answers((release,))
     return combine_answers(job, answers)
 
@@ -78,7 +78,7 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     names = in_order(list(answers))
     require_names("names of parties", names)
     if len(names) < 2:
-        raise DpvalueError(f"values compare parties: it takes two at least, got {len(names)}")
+        raise DpvalueError(f"at least two parties must answer, got {len(names)}")
     blank = _blank(job)
     units = np.array([answers[name].units for name in names], dtype=np.int64)
     counts = np.array([len(answers[name].releases) for name in names])
@@ -127,7 +127,7 @@ def engine_of(job: Job) -> Local:
 def _blank(job: Job) -> Table:
     """The table without parties that came with a job, checked like any file."""
     if job.about.table is None:
-        raise DpvalueError("the job holds no table to put releases into")
+        raise DpvalueError("the job must describe a table to combine releases in")
     header, tensors = job.about.table
     own = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
     whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}

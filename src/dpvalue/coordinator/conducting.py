@@ -117,7 +117,7 @@ def _known(coordinator: Coordinator) -> dict[int, str]:
         return {}
     found = parse_json(read_text(path), str(path))
     if not isinstance(found, dict) or not all(_is_node(node) and isinstance(found[node], str) for node in found):
-        raise DpvalueError(f"{path} has been damaged: it must say the party of each node")
+        raise DpvalueError(f"{path} has been damaged: it must name the party of each node")
     return {int(node): name for node, name in found.items()}
 
 

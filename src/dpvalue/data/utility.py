@@ -53,7 +53,7 @@ class Utility:
         as_metric(self.metric)  # raises for one that there is not
         require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
-            raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
+            raise DpvalueError(f"l2 needs metric='loss', got l2={self.l2} and metric={self.metric!r}")
         labels = label_column(self.y, "utility labels")
         rows = row_count(self.X, "utility features")
         if len(labels) != rows:

@@ -241,10 +241,10 @@ class Refit(Method):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
         """Return what a file describes."""
         if basis is None:
-            raise DpvalueError("the refit game needs a basis: directions that parties were described in")
+            raise DpvalueError("the refit game needs a basis: the directions of the descriptions")
         trunk = tensors.get("trunk")
         if trunk is not None and (trunk.dim() != 1 or not trunk.is_floating_point() or not len(trunk)):
-            raise DpvalueError("the tensor 'trunk' must be of floating point numbers, in 1 dimension")
+            raise DpvalueError("the tensor 'trunk' must be floating point numbers in 1 dimension")
         return cls(Surrogate.from_tensors(origin, basis, tensors), trunk)
 
     def require_parties(self, n: int) -> None:

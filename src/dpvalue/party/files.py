@@ -60,7 +60,7 @@ class OwnFile:
 def required_columns(job: Job) -> tuple[str, ...]:
     """Return the columns that a job reads of a file, the target last."""
     if not job.encoding.by_columns or job.about.target is None:
-        raise DpvalueError("the job is for rows that are handed over in Python, and not for files")
+        raise DpvalueError("the job must be answered in Python (dpvalue.Party): it does not describe files")
     return (*job.encoding.preprocess.names, job.about.target)
 
 

@@ -146,7 +146,7 @@ class Guarantee:
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.delta is None or self.epsilon is None:
-            raise DpvalueError("a run without differential privacy has no epsilon under any neighbouring relation")
+            raise DpvalueError("a run without differential privacy has no epsilon")
         if neighbours == self.neighbours:
             return self.epsilon
         return law_named(self.law).epsilon(self._loss(neighbours), self.delta)

@@ -86,9 +86,11 @@ class Ledger:
         self.path, self.purpose, self._head_file = Path(path), purpose, None if head is None else Path(head)
         self.returned: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
-            raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
+            raise DpvalueError(f"purpose must be printable text, got {purpose!r}")
         if not is_file(self.path):
-            raise DpvalueError(f"there is no ledger at {str(path)!r}: dpvalue ledger new (Ledger.create) makes one")
+            raise DpvalueError(
+                f"there is no ledger at {str(path)!r}: create one with dpvalue ledger new (Ledger.create)"
+            )
         self._terms: Terms | None = None
         with self._open() as file:
             self._terms = file.terms
@@ -235,8 +237,8 @@ class Ledger:
             if earlier is not None:
                 if earlier.request != request:
                     raise DpvalueError(
-                        f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
-                        "a purpose of its own, and is charged"
+                        f"round {round_} of {self.purpose!r} was already requested with other settings: give another "
+                        "question its own purpose; it is charged"
                     )
                 self.returned[round_] = earlier.time
                 return file.content(earlier)
@@ -266,7 +268,7 @@ class Ledger:
             own = [entry for entry in file.entries if entry.purpose == self.purpose and entry.kind != ADDED]
             if own:
                 if (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
-                    raise DpvalueError(f"the rounds of {self.purpose!r} were asked for differently before")
+                    raise DpvalueError(f"the rounds of {self.purpose!r} were already requested with other settings")
                 return
             require_room(costs(file.entries), whole, self.budget)
             file.append(RESERVED, self.purpose, rounds, "", whole, b"")
@@ -282,13 +284,14 @@ class Ledger:
         """Raise if a round of this purpose was asked for by another request."""
         entry = released(self.entries(), self.purpose, round_)
         if entry is not None and entry.request != request:
-            raise DpvalueError(f"round {round_} of {self.purpose!r} was asked for differently before")
+            raise DpvalueError(f"round {round_} of {self.purpose!r} was already requested with other settings")
 
     def require_entry(self, digest: str) -> None:
         """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
         if all(entry.digest != digest for entry in self.entries()):
             raise DpvalueError(
-                f"the ledger {str(self.path)!r} lacks an entry that a coordinator has seen: an old copy was put back"
+                f"the ledger {str(self.path)!r} lacks an entry that a coordinator has seen: it was rolled back to "
+                "an older copy"
             )
 
     @property

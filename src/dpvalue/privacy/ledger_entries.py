@@ -38,7 +38,7 @@ def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Cha
     for entry in entries:
         if (entry.kind, entry.purpose) == (RESERVED, purpose):
             if round_ >= entry.round or entry.charge != charge.times(entry.round):
-                raise DpvalueError(f"round {round_} of {purpose!r} is not what was reserved")
+                raise DpvalueError(f"round {round_} of {purpose!r} differs from its reservation")
             return True
     return False
 

@@ -109,7 +109,7 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     """
     m = projection.m
     if projection.source == "refit":
-        raise DpvalueError("source 'refit' comes with game='refit', which makes its own directions")
+        raise DpvalueError("source 'refit' is for game='refit', which chooses its own directions")
     if projection.leaves_open(model):
         raise DpvalueError(f"steps must be given to make one basis of source {projection.source!r}")
     if projection.is_score:

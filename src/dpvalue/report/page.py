@@ -45,7 +45,7 @@ _CURVES = {"removal": "as parties are removed.", "addition": "as parties are add
 def report_page(values: pandas.DataFrame, record: Record) -> str:
     """Return the report as HTML, from what `values.csv` and `run.json` of an output folder hold."""
     if record.values is None:
-        raise DpvalueError("a page takes values, and this run has none yet")
+        raise DpvalueError("a report needs values, and this run has none yet")
     names, pay = record.values.semivalues, record.values.pay
     columns = shown_columns(values, names, "person" if record.guarantee.unit == "person" else "record", pay)
     few = len(values) <= MOST_NAMED

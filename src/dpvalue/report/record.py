@@ -113,7 +113,7 @@ class CurveRecord:
 
     def __post_init__(self) -> None:
         if not 0 < len(self.shares) == len(self.mean) == len(self.spread):
-            raise DpvalueError("there must be as many shares as means and spreads, and at least one")
+            raise DpvalueError("shares, mean and spread must have the same length of at least 1")
 
 
 @dataclass(frozen=True)

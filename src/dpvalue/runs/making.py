@@ -72,7 +72,7 @@ def make_job(
     """
     settings, public = at.settings, at.public
     if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
-        raise DpvalueError("a job is for rounds with privacy, 'replay', 'lagged' or federated learning: others walk")
+        raise DpvalueError("a job needs privacy and either federated learning or the schedule 'replay' or 'lagged'")
     wide, least = choice.method.by_size(at, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(

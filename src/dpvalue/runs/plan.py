@@ -79,7 +79,7 @@ def plan(
     asked, labels = read_given(settings, given)
     privacy = asked.privacy
     if privacy is None:
-        raise DpvalueError("privacy must be a Privacy, got None: without one there is nothing to plan")
+        raise DpvalueError("privacy must be a Privacy, got None: a plan needs a budget")
     if auc is not None:
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:

@@ -117,9 +117,9 @@ def is_payable(values: Floats) -> bool:
 def require_payable(values: Floats) -> None:
     """Raise unless a total can be shared by values."""
     if not np.isfinite(values).all():
-        raise DpvalueError("values must all be finite to share a total by them, got NaN or infinity")
+        raise DpvalueError("values must be finite to share a total, got NaN or infinity")
     if not is_payable(values):
-        raise DpvalueError("no value is above zero: there is nothing to share a total by")
+        raise DpvalueError("at least one value must be above zero to share a total")
 
 
 def amount(number: float, total: float) -> str:
