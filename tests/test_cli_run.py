@@ -537,7 +537,7 @@ def test_numbers_as_they_are_and_a_metric_that_says_the_task(folder: Path, monke
         for name in ("a", "b")
     ]
     scored = table.method.name == "scores"
-    judged = "none, as scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
+    judged = "none (scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
     assert f"utility: {judged}" in done.output
     assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification (inferred)") == 1
 

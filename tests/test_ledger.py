@@ -269,11 +269,11 @@ def test_bad_files_and_budgets_are_refused_in_one_line(tmp_path: Path) -> None:
         ((tmp_path / "ledger", BUDGET, "me"), "already exists"),
         ((tmp_path / "nowhere" / "ledger", BUDGET, "me"), "the folder of the ledger does not exist"),
         ((tmp_path / "new", dpv.Privacy(accounting="poisson"), "me"), "must have accounting='composition'"),
-        ((tmp_path / "new", BUDGET, " "), "name must be a text"),
+        ((tmp_path / "new", BUDGET, " "), "name must be printable text"),
         ((tmp_path / "new", BUDGET, "me", ("a",), "who"), "person needs unit person"),
         (
             (tmp_path / "new", person, "me", ("a",)),
-            r"parties \(or party_column\) must be given for unit",
+            "must be given for unit party and no other",
         ),
         ((tmp_path / "new", BUDGET, "me", "everybody"), "parties must be names, or 'rows' without a party_column"),
     ):

@@ -128,7 +128,7 @@ def test_results_by_file_are_a_folder_like_any_other(files: Files, tmp_path: Pat
         path.name for path in (tmp_path / "results").iterdir()
     }
     page = (tmp_path / "results" / "report.html").read_text()
-    assert "Who answered" in page
+    assert "Participants" in page
     assert all(name in page for name in files.sizes)
     assert done.values["party"].tolist() == sorted(files.sizes)
 
