@@ -90,7 +90,7 @@ def made(pair: tuple[Any, Any]) -> tuple[dpv.Parties, dpv.Utility]:
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_rows_are_refused_as_public(name: str) -> None:
-    with pytest.raises(dpv.DpvalueError, match="the public rows must be others than the parties'"):
+    with pytest.raises(dpv.DpvalueError, match="the public rows must differ from the private rows"):
         require_other_rows(*made(SAME[name]))
 
 
@@ -122,7 +122,7 @@ def test_every_function_that_takes_both_refuses_them() -> None:
         "retraining": lambda: dpv.tasks.retraining_curve(result, (X, Y), (X, Y)),
     }
     for door in doors.values():
-        with pytest.raises(dpv.DpvalueError, match="the public rows must be others"):
+        with pytest.raises(dpv.DpvalueError, match="the public rows must differ"):
             door()
 
 
@@ -165,7 +165,7 @@ def test_a_private_file_is_not_taken_as_the_public_one(folder: Path) -> None:
             done = here(command[0], "south.csv", "north.csv", "--test", public, "--target", "label", *command[1:])
             assert done.exit_code == 2, (public, done.output)
             assert done.stderr == (
-                "error: the public file must be another than the private north.csv: what is public is not protected\n"
+                "error: the public file must differ from the private file north.csv: public rows are not protected\n"
             )
     assert not (folder / "out").exists()
 
@@ -179,7 +179,7 @@ def test_a_table_is_not_valued_by_a_private_file(folder: Path) -> None:
     for public in links(folder, "north"):
         done = here("revalue", "results", "--test", public)
         assert done.exit_code == 2, public
-        assert "the public file must be another than the private north.csv" in done.stderr
+        assert "the public file must differ from the private file north.csv" in done.stderr
     shutil.copy("public.csv", "other.csv")
     assert here("revalue", "results", "--test", "other.csv").exit_code == 0
 
@@ -191,7 +191,7 @@ def test_a_party_does_not_answer_with_the_public_file_of_the_job(folder: Path) -
         for command in (("check",), ("answer", "--name", "public")):
             done = here("party", command[0], "study.job", file, "--ledger", "own.ledger", *command[1:])
             assert done.exit_code == 2, (file, done.output)
-            assert "the public file must be another" in done.stderr
+            assert "the public file must differ" in done.stderr
     assert dpv.Ledger(folder / "own.ledger").entries() == []
 
 

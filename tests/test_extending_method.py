@@ -195,9 +195,7 @@ def test_it_is_planned_saved_loaded_and_valued_again(tmp_path: Path) -> None:
     first, second = (one.value(TEST, progress=False, engine=ENGINE).values["shapley"] for one in (table, loaded))
     np.testing.assert_array_equal(first, second)
     del METHODS["label-counts"]
-    with pytest.raises(
-        dpv.DpvalueError, match="there is no method 'label-counts' here; there are steps, scores, refit"
-    ):
+    with pytest.raises(dpv.DpvalueError, match="unknown method 'label-counts'; the methods are steps, scores, refit"):
         dpv.load(tmp_path / "table")
     METHODS["label-counts"] = Counts
 
@@ -217,7 +215,7 @@ def test_parties_at_home_answer_it_and_are_charged(tmp_path: Path) -> None:
     assert result.table.method.name == "label-counts"
     assert np.isfinite(result.values["shapley"]).all()
     simulated = dpv.plan(TRAIN, TEST, groups=SITES, **settings()).job()
-    with pytest.raises(dpv.DpvalueError, match="the job's noise is seeded"):
+    with pytest.raises(dpv.DpvalueError, match="the job must not have seeded noise"):
         dpv.Party("0", *TRAIN, engine=ENGINE).answer(simulated)
 
 
@@ -229,5 +227,5 @@ def test_a_name_is_registered_once_and_must_be_known() -> None:
         register_method(Other)
     with pytest.raises(dpv.DpvalueError, match="game must be one of auto, refit, steps, label-counts; got 'other'"):
         dpv.Settings(game="other")
-    with pytest.raises(dpv.DpvalueError, match="game='label-counts' makes one release its own way: leave clip open"):
+    with pytest.raises(dpv.DpvalueError, match="game='label-counts' makes one release of its own: leave clip unset"):
         dpv.Settings(game="label-counts", clip=1.0)

@@ -67,7 +67,7 @@ def test_whoever_harms_gets_nothing_and_pays_nothing() -> None:
     assert split(draws, 90)[2].tolist() == [30.0, 30.0, 30.0]  # it says nothing of who has earned it
 
 
-FINITE = "must all be finite"
+FINITE = "must be finite"
 
 
 @pytest.mark.parametrize(

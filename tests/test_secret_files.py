@@ -43,7 +43,7 @@ def test_a_key_that_others_can_read_is_refused_with_what_to_type(mode: int, tmp_
     Key.new().save(path)
     path.chmod(mode)
     said = refused("key", "show", path)
-    assert said == f"error: the key {str(path)!r} is open to others (mode {mode:04o}): chmod 600 {path}\n"
+    assert said == f"error: the key {str(path)!r} is readable by others (mode {mode:04o}): run chmod 600 {path}\n"
     path.chmod(0o600)
     Key.read(path)
     path.chmod(0o400)
@@ -56,7 +56,7 @@ def test_of_a_link_the_key_that_it_leads_to_counts(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     assert Key.read(tmp_path / "link") == key
     (tmp_path / "real").chmod(0o644)
-    with pytest.raises(dpv.DpvalueError, match="is open to others"):
+    with pytest.raises(dpv.DpvalueError, match="is readable by others"):
         Key.read(tmp_path / "link")
     with pytest.raises(dpv.DpvalueError, match="is a file already"):
         key.save(tmp_path / "link")
@@ -108,7 +108,7 @@ def test_every_command_that_takes_a_secret_looks(tmp_path: Path, monkeypatch: py
         ("value", "study.job", "--key", "north.key"),
         (*serve, "--key", "north.key"),
     ):
-        assert "north.key' is open to others (mode 0644): chmod 600 north.key" in refused(*arguments), arguments
+        assert "north.key' is readable by others (mode 0644): run chmod 600 north.key" in refused(*arguments), arguments
     assert "link/server.key' is open" in refused("flower", "link", "link")
     assert not Path("results").exists()
     assert files.ledger("north").entries() == []

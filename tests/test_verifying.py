@@ -331,7 +331,7 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     path.write_bytes(good.to_bytes(keys["west"]))
     named(folder, "east.release: it is not signed by the party's key", roster=roster)
     path.write_bytes(replace(good, party="zeta", numbers=good.numbers * 0.9).to_bytes())
-    named(folder, "east.release is not the release that its name says")
+    named(folder, "east.release does not hold the release that its name says")
     path.write_bytes(content)
     extra = folder / "study" / "round-0" / "zeta.release"
     extra.write_bytes(replace(good, party="zeta").to_bytes())
@@ -376,7 +376,7 @@ def test_the_job_is_what_parties_answered(folder: Path, study: tuple[Files, dict
     flipped = bytearray(content)
     flipped[content.index(b"signature") + 20] ^= 1
     path.write_bytes(bytes(flipped))
-    named(folder, "is not right: it was not made by the key that it names")
+    named(folder, "is invalid: it was not made with the key that it names")
     assert job.about.table is not None
     header, tensors = job.about.table
     cheap = {**header, "guarantee": {**header["guarantee"], "epsilon": 0.1}}
@@ -510,14 +510,14 @@ def test_what_is_said_and_the_exit_code(
     alike = here("verify", folder, "--roster", roster)
     assert alike.exit_code == 0, alike.output
     for words in (
-        "results is what its job and the releases of 4 parties make",
+        "results matches its job and the releases of 4 parties",
         "compared: run.toml, table.safetensors, values.csv, run.json, report.html; texts to the letter, numbers within",
         f"signed: 4 of 4 releases, by the keys in {roster}",
         "a total of 100,000 to pay",
-        "cannot be seen here: whether parties released honestly",
+        "cannot be checked: whether parties released honestly",
     ):
         assert words in alike.output
-    assert "whose keys these are was not checked" in here("verify", folder, "--test", files.public).output
+    assert "owners of the keys not checked" in here("verify", folder, "--test", files.public).output
     text = (folder / "values.csv").read_text()
     (folder / "values.csv").write_text(text.replace("\n", "9\n").replace("e9\n", "e\n"))
     other = here("verify", folder)
@@ -526,10 +526,10 @@ def test_what_is_said_and_the_exit_code(
     assert "values.csv, line 1" in other.output
     (folder / "values.csv").write_text(text)
     unusable: dict[tuple[object, ...], str] = {
-        (folder, "--test", files.own("east")): "is not the public file that the job was made with",
+        (folder, "--test", files.own("east")): "is not the public file of the job",
         (folder, "--test", "nowhere.csv"): "nowhere.csv",
         (folder, "--roster", folder / "run.toml"): "run.toml",
-        (folder.parent,): "is not a folder that dpvalue run has written",
+        (folder.parent,): "is not an output folder of dpvalue run",
     }
     for arguments, why in unusable.items():
         done = here("verify", *arguments)
@@ -539,11 +539,11 @@ def test_what_is_said_and_the_exit_code(
         newer.setattr(verifying, "__version__", "9.9.9")
         done = here("verify", folder)
     assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
-    assert "results cannot be compared: it is of dpvalue '0." in done.stderr
+    assert "results cannot be compared: it has dpvalue '0." in done.stderr
     job = Job.load(folder / "study" / "study.job")
     (folder / "study" / "study.job").write_bytes(Archive("job", Job.archive.version - 1).pack(*job.parts()))
     assert "results cannot be compared" in here("verify", folder).stderr
     shutil.rmtree(folder / "study")
     local = here("verify", folder)
     assert local.exit_code == 2
-    assert "is of a local run, which keeps no releases" in local.stderr
+    assert "is of a local run, which stores no releases" in local.stderr

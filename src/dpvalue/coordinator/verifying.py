@@ -138,11 +138,11 @@ def _require_results(folder: Path) -> None:
     if not (folder / STATE / "study.job").is_file():
         open_folder(folder)  # raises for what is no folder of results
         raise DpvalueError(
-            f"{folder} is of a local run, which keeps no releases, so nothing shows that its table is theirs; dpvalue "
-            f"revalue {folder} --out AGAIN makes values of the table again"
+            f"{folder} is of a local run, which stores no releases, so its table cannot be verified; dpvalue revalue "
+            f"{folder} --out NEW recomputes values from the table"
         )
     if not any((folder / name).exists() for name in OUTPUTS):
-        raise DpvalueError(f"{folder} holds no results yet: dpvalue value makes them")
+        raise DpvalueError(f"{folder} holds no results yet: run dpvalue value")
 
 
 def _require_version(folder: Path, stored: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _require_version(folder: Path, stored: dict[str, Any]) -> None:
     if found != own:
         words = "dpvalue {}, run.json of format {} and jobs of format {}"
         raise DpvalueError(
-            f"{folder} cannot be compared: it is of {words.format(*map(short, found))}; here is {words.format(*own)}"
+            f"{folder} cannot be compared: it has {words.format(*map(short, found))}; this is {words.format(*own)}"
         )
 
 

@@ -82,9 +82,11 @@ class Ledger:
         self.path, self.purpose, self._head_file = Path(path), purpose, None if head is None else Path(head)
         self.returned: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
-            raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
+            raise DpvalueError(f"purpose must be printable text, got {purpose!r}")
         if not is_file(self.path):
-            raise DpvalueError(f"there is no ledger at {str(path)!r}: dpvalue ledger new (Ledger.create) makes one")
+            raise DpvalueError(
+                f"there is no ledger at {str(path)!r}: create one with dpvalue ledger new (Ledger.create)"
+            )
         self._terms: Terms | None = None
         with self._open() as file:
             self._terms = file.terms
@@ -222,8 +224,8 @@ class Ledger:
             if earlier is not None:
                 if earlier.request != request:
                     raise DpvalueError(
-                        f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
-                        "a purpose of its own, and is charged"
+                        f"round {round_} of {self.purpose!r} was already requested with other settings: give another "
+                        "question its own purpose; it is charged"
                     )
                 self.returned[round_] = earlier.time
                 return file.content(earlier)
