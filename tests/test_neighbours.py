@@ -201,6 +201,7 @@ def test_a_large_run_that_was_stopped_goes_on_at_the_same_commit(tmp_path: Path)
     done = {"scenario": SCENARIOS[0].name, "changes": 3, "seed": 5, "faults": ["one"]}
     notes.write_text(json.dumps({"commit": neighbours._commit(), **done}) + '\n{"commit": "cut o')
     assert neighbours.run_all([task], 1, notes) == [done]
+    assert notes.read_text().endswith("}\n")  # what was cut off is gone
     notes.write_text(json.dumps({"commit": "another", **done}) + "\n")
     assert neighbours._noted(notes) == {}
 
