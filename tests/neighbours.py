@@ -695,9 +695,11 @@ def _key(task: Task) -> tuple[str, int, int]:
 
 
 def _noted(notes: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """What was done at this commit; the last line may have been cut off."""
+    """What was done at this commit. A last line that was cut off is dropped, so that others can follow."""
     found = {}
-    for line in notes.read_text().split("\n")[:-1] if notes.is_file() else []:
+    whole = notes.read_text().split("\n")[:-1] if notes.is_file() else []
+    notes.write_text("".join(f"{line}\n" for line in whole))
+    for line in whole:
         one = json.loads(line)
         if one.pop("commit") == _commit():
             found[one["scenario"], one["changes"], one["seed"]] = one
