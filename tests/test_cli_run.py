@@ -78,7 +78,7 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path, mo
     assert "120 rows in 1 file (read so far: header and number of rows)" in done.stdout
     assert "classification (inferred), logistic model" in done.stdout
     assert "expected AUC" in done.stdout
-    assert "finding 'wrong': AUC 0." in done.stdout
+    assert "detection of 'wrong': AUC 0." in done.stdout
     assert done.stdout.splitlines()[-1] == "report: results/report.html"
     assert sorted(file.name for file in (folder / "results").iterdir()) == FILES
     values = pd.read_csv(folder / "results" / "values.csv")
@@ -292,7 +292,7 @@ def test_bad_rows_stop_no_run_and_are_told_to_their_holder_alone(folder: Path) -
         b"50,north,1,perhaps,0": "not a class of test.csv (--classes names all of them): 'perhaps' line 4",
         b"50,north,1,,0": "column 'label', missing, the target: line 4",
         b'50,"north,1,yes,0': "text beside them (private files are read line by line): line 4",
-        b"50,north,1,yes,0,1": "6 cell(s), not 5 as in the header: line 4",
+        b"50,north,1,yes,0,1": "6 cells, not 5 as in the header: line 4",
         b"50,Z\xfcrich,1,yes,0": "not UTF-8: line 4",
         b"50,north\0,1,yes,0": "holds a NUL byte: line 4",
         b"": "a blank line: line 4",

@@ -85,7 +85,7 @@ def test_a_law_from_outside_is_planned_run_saved_and_charged(noise: str, tmp_pat
         ledger = dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(2.0, delta=0), "me")
     result = dpv.value(TRAIN, TEST, privacy=privacy, noise=noise, ledger=ledger, progress=False, permutations=40)
     assert result.guarantee.law == "double"
-    assert "by the " in str(result.guarantee)
+    assert "Mechanism: " in str(result.guarantee)
     assert result.guarantee.under("replace") == pytest.approx(4.0)
     # Twice the scale at half the multiplier: the noise is that of the Laplace mechanism.
     usual = dpv.value(TRAIN, TEST, privacy=replace(privacy, mechanism="laplace"), progress=False, permutations=40)

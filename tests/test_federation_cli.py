@@ -81,7 +81,7 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
     assert "the job" not in here("job", "show", "study.job").stderr
     shown = here("job", "show", "study.job").output
     for words in (
-        "signed by: nobody",
+        "signed by: no one",
         "asks for: how each record",
         "reads: 5 columns: a, b, c, kind, label",
         "spends: Each record",
@@ -160,7 +160,7 @@ def test_with_keys_and_a_roster(files: Files) -> None:
     assert "releases: 2 parties, 2 signed" in valued.output, valued.output
     Path("roster.toml").write_text(roster.replace("north", "north-west"))
     other = here("value", "study.job", "north.release", "--roster", "roster.toml", "--out", "other")
-    assert "does not count: it is not in the roster" in other.output
+    assert "rejected: it is not in the roster" in other.output
 
 
 def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
     Path("bad.toml").write_text("unsigned = 1")
     answer = ("party", "answer", "study.job", "north.csv", "--name", "north")
     wrong: dict[tuple[object, ...], str] = {
-        made: "give sizes",
+        made: "give either --sizes",
         (*made, "--sizes", "90,many", "--out", "x"): "sizes must be whole numbers",
         (*made, "--sizes", "90", "--out", "x"): "at least two parties",
         (*made, "--sizes", "90,60"): "a job must not change after it was sent",
@@ -219,5 +219,5 @@ def test_later_rounds_by_file(files: Files) -> None:
     assert "round 1: waiting for north, south" in waiting.output
     assert not Path("results/values.csv").exists()
     done = here("value", "study.job", *answers("--request", "results/study/round-1/{name}.request"))
-    assert "2 parties answered" in done.output, done.output
+    assert "releases: 2 parties" in done.output, done.output
     assert Path("results/values.csv").is_file()

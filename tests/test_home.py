@@ -317,7 +317,7 @@ name = "logistic"
     assert policy.models == (AllowedModel("logistic"),)
     for text, why in {
         "": "must name coordinators",
-        "unsigned = true\n[protection]\nepsilom = 1": "there is no protection.epsilom",
+        "unsigned = true\n[protection]\nepsilom = 1": "unknown option protection.epsilom",
         "unsigned = true\nunsinged = true": "there is no unsinged",
         "unsigned = true\n[protection]\nepsilon = -1": "protection.epsilon must be a positive",
         'unsigned = true\n[protection]\nunit = "row"': "unit must be one of",
@@ -382,5 +382,5 @@ def test_keys_sign_what_they_say(tmp_path: Path, files: Files) -> None:
     headed = job.archive.pack(*job.parts(), {**seal["seal"], "head": "x"})
     broken = job.archive.pack(*job.parts(), {**seal["seal"], "signature": "zz"})
     for forged in (lying, taken, headed, broken):
-        with pytest.raises(dpv.DpvalueError, match="is not right"):
+        with pytest.raises(dpv.DpvalueError, match="is invalid"):
             Job.opened(forged)

@@ -256,7 +256,7 @@ def test_a_checkpoint_gives_the_same_bytes_for_the_same_question_alone(tmp_path:
     again = Checkpoint(tmp_path / "kept")
     assert again.release(0, "question", CHARGE, pytest.fail) == made
     assert list(again.returned) == [0]
-    with pytest.raises(dpv.DpvalueError, match="another question"):
+    with pytest.raises(dpv.DpvalueError, match="belongs to a run with other settings"):
         again.release(0, "other", CHARGE, lambda: b"")
     content = (tmp_path / "kept" / "release-0").read_bytes()
     for place in range(len(content)):
@@ -384,7 +384,7 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
             raise KeyboardInterrupt
 
     at = "reading"
-    with pytest.raises(RunInterrupted, match="nothing was written: the same command starts again"):
+    with pytest.raises(RunInterrupted, match="nothing was written: repeat the command to start again"):
         execute(job_of(config), None, folder, stop)
     assert not folder.exists()
     at = "releasing"
@@ -408,7 +408,7 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
 def test_what_was_kept_is_said_of_errors_of_every_kind() -> None:
     """Some hold more than a text."""
     with (
-        pytest.raises(dpv.BudgetExceeded, match=r"1 was asked for, and 0.5 is left; it is kept$") as caught,
+        pytest.raises(dpv.BudgetExceeded, match=r"1 is needed, and 0.5 is left; it is kept$") as caught,
         execute_module._saying(lambda: "it is kept"),
     ):
         raise dpv.BudgetExceeded(2.0, 1.0, 0.5)

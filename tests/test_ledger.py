@@ -242,7 +242,7 @@ def test_no_file_becomes_a_fresh_budget(tmp_path: Path) -> None:
             with pytest.raises(dpv.DpvalueError) as caught:
                 touch()
             assert "\n" not in str(caught.value)
-        with pytest.raises(dpv.DpvalueError, match="there is a file already"):
+        with pytest.raises(dpv.DpvalueError, match="already exists"):
             Ledger.create(path, BUDGET, "me")
     path.unlink()
     for touch in (lambda: Ledger(path), lambda: ledger.release(1, "y", laplace(0.9), never)):
@@ -316,7 +316,9 @@ def test_a_ledger_of_persons_is_bound_to_their_ids(tmp_path: Path) -> None:
     budget = dpv.Privacy(unit="person", parties_per_person=2)
     ledger = Ledger.create(tmp_path / "ledger", budget, "me", person="patient")
     ledger.require_for(Holding(("a",), "patient"), budget)
-    with pytest.raises(dpv.DpvalueError, match="takes runs with --unit person --person patient --parties-per-person 2"):
+    with pytest.raises(
+        dpv.DpvalueError, match="accepts only runs with --unit person --person patient --parties-per-person 2"
+    ):
         ledger.require_for(Holding(("a",), None), dpv.Privacy(unit="party"))
     with pytest.raises(dpv.DpvalueError, match="has person ids in the column 'patient'; this run has them in 'visit'"):
         ledger.require_for(Holding(("a",), "visit"), budget)

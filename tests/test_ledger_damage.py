@@ -178,7 +178,7 @@ def test_another_ledger_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_an_older_format_is_refused_and_says_where_to_read_on(path: Path) -> None:
     with opened(path) as database:
         database.executescript("ALTER TABLE ledger DROP COLUMN digest; UPDATE ledger SET format = 3")
-    refused(lambda: Ledger(path), match=r"must be a ledger of format 4, got 3: CHANGELOG\.md says how")
+    refused(lambda: Ledger(path), match=r"must be a ledger of format 4, got 3: CHANGELOG\.md explains how")
 
 
 @pytest.mark.parametrize("trials", [60, pytest.param(300, marks=pytest.mark.slow)])

@@ -71,7 +71,8 @@ FINITE = "must be finite"
 
 
 @pytest.mark.parametrize(
-    ("values", "message"), [([-1.0, 0.0], "no value is above zero"), ([1.0, np.nan], FINITE), ([1.0, np.inf], FINITE)]
+    ("values", "message"),
+    [([-1.0, 0.0], "at least one value must be above zero"), ([1.0, np.nan], FINITE), ([1.0, np.inf], FINITE)],
 )
 def test_what_cannot_be_shared_by_is_refused(result: dpv.Result, values: list[float], message: str) -> None:
     found = np.array(values)

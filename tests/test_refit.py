@@ -341,7 +341,7 @@ def test_the_game_is_chosen_by_settings_and_public_things() -> None:
         "schedule": "replay", "projection": None, "clip": 1.0, "learning_rate": 0.1, "clip_rule": "flat",
     }.items():  # fmt: skip
         assert chosen(**{name: setting}) != "description"
-        with pytest.raises(dpv.DpvalueError, match=f"game='refit' makes one release of its own: leave {name} open"):
+        with pytest.raises(dpv.DpvalueError, match=f"game='refit' makes one release of its own: leave {name} unset"):
             chosen(game="refit", **{name: setting})
     with pytest.raises(dpv.DpvalueError, match="game must be one of auto, refit, steps; got 'paper'"):
         dpv.Settings(game="paper")

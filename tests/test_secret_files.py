@@ -58,10 +58,10 @@ def test_of_a_link_the_key_that_it_leads_to_counts(tmp_path: Path) -> None:
     (tmp_path / "real").chmod(0o644)
     with pytest.raises(dpv.DpvalueError, match="is readable by others"):
         Key.read(tmp_path / "link")
-    with pytest.raises(dpv.DpvalueError, match="is a file already"):
+    with pytest.raises(dpv.DpvalueError, match="already exists"):
         key.save(tmp_path / "link")
     (tmp_path / "dangling").symlink_to("nothing")
-    with pytest.raises(dpv.DpvalueError, match="is a file already"):
+    with pytest.raises(dpv.DpvalueError, match="already exists"):
         key.save(tmp_path / "dangling")
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(dpv.DpvalueError, match=r"cannot be read: No such file"):
@@ -86,9 +86,9 @@ def test_every_command_that_takes_a_secret_looks(tmp_path: Path, monkeypatch: py
     Path("serve").mkdir()
     Path("secret").rename("serve/secret")
     Path("serve/secret").chmod(0o604)
-    assert "serve/secret' is open" in refused(*serve)
+    assert "serve/secret' is readable by others" in refused(*serve)
     Path("north.node").chmod(0o644)
-    assert "north.node' is open" in refused(*serve)
+    assert "north.node' is readable by others" in refused(*serve)
     Path("north.key").chmod(0o644)
     for arguments in (
         ("key", "show", "north.key"),
@@ -109,6 +109,6 @@ def test_every_command_that_takes_a_secret_looks(tmp_path: Path, monkeypatch: py
         (*serve, "--key", "north.key"),
     ):
         assert "north.key' is readable by others (mode 0644): run chmod 600 north.key" in refused(*arguments), arguments
-    assert "link/server.key' is open" in refused("flower", "link", "link")
+    assert "link/server.key' is readable by others" in refused("flower", "link", "link")
     assert not Path("results").exists()
     assert files.ledger("north").entries() == []

@@ -195,7 +195,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
         "does not answer": foreign.to_bytes(),
         "round 1 was not requested": replace(good, round=1).to_bytes(),
         "29 finite": replace(good, numbers=torch.full((size,), float("nan"))).to_bytes(),
-        "numbers, in 1": replace(good, numbers=torch.zeros(2, size)).to_bytes(),
+        "numbers in 1": replace(good, numbers=torch.zeros(2, size)).to_bytes(),
         "finite numbers": replace(good, numbers=torch.zeros(size + 1)).to_bytes(),
         "plain letters": replace(good, party="x" * 500).to_bytes(),
         "that can be printed": replace(good, party="a\nb").to_bytes(),
@@ -247,7 +247,7 @@ def test_with_a_roster_only_its_keys_count(files: Files, tmp_path: Path) -> None
     flipped = bytearray(signed)
     place = signed.index(b"signature") + 20
     flipped[place] = ord("0") if flipped[place] != ord("0") else ord("1")
-    assert "is not right" in coordinator.receive(bytes(flipped)).why
+    assert "is invalid" in coordinator.receive(bytes(flipped)).why
     assert not coordinator.receive(signed).why
     assert coordinator.seals()["north"] is not None
     with pytest.raises(dpv.DpvalueError, match="the key must be the one"):
@@ -273,7 +273,7 @@ def test_later_rounds_ask_those_of_the_first_and_count_absences(files: Files, tm
     _, job = simulated(files, **TWO_ROUNDS)
     content = job.to_bytes()
     coordinator = Coordinator(tmp_path / "study", content)
-    with pytest.raises(dpv.DpvalueError, match="two at least must answer, 0 did"):
+    with pytest.raises(dpv.DpvalueError, match="at least two parties must answer, got 0"):
         coordinator.close()
     for name in ("east", "north", "south"):
         coordinator.receive(simulating(files, name).answer(content))
@@ -367,7 +367,7 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
         coordinator.table()
     far = torch.full((job.size,), longest(job, 40))
     path.write_bytes(replace(Release.from_bytes(good), numbers=far).to_bytes())
-    with pytest.raises(dpv.DpvalueError, match="data plus noise"):
+    with pytest.raises(dpv.DpvalueError, match="norm of the release"):
         coordinator.table()
     path.write_bytes(good)
     (tmp_path / "study" / "rejected.jsonl").write_text(json.dumps({"party": 1}) + "\n")
@@ -398,5 +398,5 @@ def test_the_same_three_steps_in_python(tmp_path: Path) -> None:
     assert values.sum() == pytest.approx(0.2, abs=0.2)
     with pytest.raises(dpv.DpvalueError, match="'a' has two"):
         dpv.combine(job, [releases[0], *releases])
-    with pytest.raises(dpv.DpvalueError, match="data plus noise"):
+    with pytest.raises(dpv.DpvalueError, match="norm of the release"):
         dpv.combine(job, [releases[0], replace(releases[1], numbers=releases[1].numbers + 100)])

@@ -247,7 +247,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
         ({"preprocess": "scaled"}, "preprocess must be one of columns, numbers; got 'scaled'"),
         (
             {"model": "linear", "metric": "auc"},
-            "must be of one task: model linear is of regression, metric auc is of classification",
+            "must fit the same task: model linear is for regression, metric auc is for classification",
         ),
         ({"head": "kept"}, "head needs a ledger"),
         ({"ledger": "x", "private": False}, "ledger must not be given without privacy"),

@@ -253,7 +253,7 @@ def test_each_option_is_compared(folder: Path, once: None) -> None:
     for old, new in ((f"pay = {PAY}", "pay = 46774.0"), ('semivalue = ["shapley"]', 'semivalue = ["banzhaf"]')):
         forged = {**record, "toml": record["toml"].replace(old, new)}
         (folder / "run.json").write_text(json.dumps(forged, indent=1) + "\n")
-        named(folder, "run.json, toml: it is not what run.toml holds")
+        named(folder, "run.json, toml: it differs from run.toml")
         named(folder, "values.csv, line")
 
 
@@ -306,7 +306,7 @@ def test_files_that_are_missing_or_too_many_are_named(folder: Path, once: None) 
     assert not found.differences
     assert sorted(found.unchecked) == [".values.csv.1.part", "revalue-banzhaf-public", "study/nodes.json"]
     (folder / "run.json").unlink()
-    named(folder, "run.json", "nothing was made again")
+    named(folder, "run.json", "nothing was recomputed")
     (folder / "run.json").write_text("{")
     named(folder, "run.json has been damaged")
     (folder / "run.json").write_text("[1]")
@@ -324,10 +324,10 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     for words in (["values.csv, line 2, shapley:"], ["table.safetensors, rows[0, 0]"], ["run.json, curves[0].mean"]):
         named(folder, *words, roster=roster)
     path.write_bytes(replace(good, units=41).to_bytes(keys["east"]))
-    named(folder, "run.json, federated.answered[0].units: 40; made again: 41", roster=roster)
+    named(folder, "run.json, federated.answered[0].units: 40; recomputed: 41", roster=roster)
     path.write_bytes(good.to_bytes())
     named(folder, "run.json, federated.answered[0].key")  # nobody signed it
-    named(folder, "east.release: it is not signed by the party's key; nothing was made again", roster=roster)
+    named(folder, "east.release: it is not signed by the party's key; nothing was recomputed", roster=roster)
     path.write_bytes(good.to_bytes(keys["west"]))
     named(folder, "east.release: it is not signed by the party's key", roster=roster)
     path.write_bytes(replace(good, party="zeta", numbers=good.numbers * 0.9).to_bytes())
@@ -350,7 +350,7 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     named(folder, "it is not signed by the party's key", roster=swapped)
     kept = folder / "study" / "roster.json"
     remember(kept.parent, strangers)
-    named(folder, "it is not signed by the party's key; nothing was made again")
+    named(folder, "it is not signed by the party's key; nothing was recomputed")
     kept.unlink()
     remember(kept.parent, Roster((*roster.party, Member("zeta", Key.new().public))))
     assert verified(folder).differences == ()  # it is what the coordinator may have had
@@ -358,7 +358,7 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     kept.unlink()
     double = folder / "study" / "round-0" / "EAST.release"
     double.write_bytes(replace(good, party="EAST", numbers=good.numbers * 0.9).to_bytes())
-    named(folder, "'EAST' and 'east' agree")
+    named(folder, "got 'EAST' and 'east'")
     double.unlink()
     (folder / "study" / "rejected.jsonl").write_text('{"party": "zeta", "round": 0, "why": "late"}\n')
     named(folder, "run.json, federated.rejected: ")
@@ -370,9 +370,9 @@ def test_the_job_is_what_parties_answered(folder: Path, study: tuple[Files, dict
     content = path.read_bytes()
     job = Job.from_bytes(content)
     path.write_bytes(replace(job, about=replace(job.about, seed=5)).to_bytes(keys["office"]))
-    named(folder, "is not its answer to round 0 of this job", "nothing was made again")
+    named(folder, "does not answer round 0 of this job", "nothing was recomputed")
     path.write_bytes(content[:-1])
-    named(folder, "study.job", "nothing was made again")
+    named(folder, "study.job", "nothing was recomputed")
     flipped = bytearray(content)
     flipped[content.index(b"signature") + 20] ^= 1
     path.write_bytes(bytes(flipped))
@@ -428,7 +428,7 @@ def test_requests_of_later_rounds_are_compared(tmp_path: Path) -> None:
     coordinator.request_file(1, "north").unlink()
     named(out, "north.request")
     (out / "study" / "round-1" / "parties.json").write_text('["north", "south", "zeta"]')
-    named(out, "nothing was made again")
+    named(out, "nothing was recomputed")
 
 
 def new(folder: Path) -> Path:
@@ -470,7 +470,7 @@ def test_parties_as_good_as_equal_may_change_places() -> None:
         assert b"".join(values_csv(found)).decode() == header + lines
     swapped = "a,1,0.5,1\nb,2,0.500000000001,2\n"
     assert compare_values("values.csv", header + swapped, made, ("shapley",))[1] == [
-        "values.csv, line 2, rank: '1'; made again: '2'", "values.csv, line 3, rank: '2'; made again: '1'",
+        "values.csv, line 2, rank: '1'; recomputed: '2'", "values.csv, line 3, rank: '2'; recomputed: '1'",
     ]  # fmt: skip
 
 
@@ -511,7 +511,7 @@ def test_what_is_said_and_the_exit_code(
     assert alike.exit_code == 0, alike.output
     for words in (
         "results matches its job and the releases of 4 parties",
-        "compared: run.toml, table.safetensors, values.csv, run.json, report.html; texts to the letter, numbers within",
+        "compared: run.toml, table.safetensors, values.csv, run.json, report.html; text exactly, numbers within",
         f"signed: 4 of 4 releases, by the keys in {roster}",
         "a total of 100,000 to pay",
         "cannot be checked: whether parties released honestly",

@@ -50,7 +50,7 @@ class Receipt:
     why: str = ""
 
 
-_MORE = Receipt("?", 0, "more came that does not count, and is not listed")
+_MORE = Receipt("?", 0, "further rejections are not listed")
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Waits) -> int:
         for node, answered in nodes.exchange({node: asked[node] for node in sorted(asked)}, patience.deadline):
             _take(coordinator, node, answered)
         sent += len(asked)
-        _log.info("round %d: %d message(s), %d parties", number, len(asked), len(coordinator.taking_part))
+        _log.info("round %d: messages: %d, parties: %d", number, len(asked), len(coordinator.taking_part))
         if not coordinator.close(number):
             return sent
         there = nodes.nodes()

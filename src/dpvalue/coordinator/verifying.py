@@ -1,4 +1,4 @@
-"""Whether a folder of results is what its job and releases make: every output is made again, and compared.
+"""Whether a folder of results matches its job and releases: every output is recomputed and compared.
 
 Whoever can write the folder can write all of it. So nothing in it is believed but the job and the releases, which fit
 together by digests and by what parties signed; and, because they decide what is shown and not what is true, the choices
@@ -129,8 +129,8 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
 
 
 def _unusable(error: Exception) -> Verification:
-    """What is found where nothing can be made again."""
-    return Verification((f"{error}; nothing was made again",))
+    """The outcome where nothing can be recomputed."""
+    return Verification((f"{error}; nothing was recomputed",))
 
 
 def _require_results(folder: Path) -> None:
@@ -237,7 +237,7 @@ def _choices(folder: Path, stored: dict[str, Any], options: RunConfig, differenc
     with collecting(differences, "run.toml"):
         text = (folder / "run.toml").read_bytes().decode()
         if recorded != text:
-            differences.append("run.json, toml: it is not what run.toml holds")
+            differences.append("run.json, toml: it differs from run.toml")
         differences += compare_text("run.toml", text, options.to_toml())
     return options
 

@@ -39,7 +39,7 @@ class Parties:
     Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
     party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
 
-    A row that cannot be used contributes nothing, and is reported to nobody but the caller of `problems`: one without a
+    A row that cannot be used contributes zero, and is reported only to the caller of `problems`: one without a
     group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
     finite number.
 

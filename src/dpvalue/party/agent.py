@@ -40,7 +40,7 @@ FORBIDDEN = "this party's policy does not allow the job"
 
 WRONG = "the request is not one of that job"
 
-BEFORE = "the party was asked for this differently before"
+BEFORE = "the party already answered another request for this round"
 
 SPENT = "the party's budget does not allow it"
 

@@ -261,7 +261,7 @@ def require_answerable(job: Job, request: Request) -> None:
 
 @dataclass(frozen=True)
 class PrivacyBoundary:
-    """What private rows are put behind: nothing else of the library is handed them.
+    """The only object that receives private rows.
 
     Attributes:
         model: what rows are asked through.

@@ -77,7 +77,7 @@ class Settings:
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
             applied to all rows. Of a frame also "columns": numbers are scaled, texts are categories; or "numbers":
             all columns are numbers, taken as they are.
-        classes: all classes, where the public set does not show every one; rows with other labels count for nothing.
+        classes: all classes, if the public set lacks some; rows with other labels contribute zero.
         ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
         checkpoint: a folder that keeps releases as they are made, where there is no ledger: the same call goes on from
             there if a run died. It is for one run: it could not tell other private rows.

@@ -67,11 +67,11 @@ class Terms:
 
     @property
     def words(self) -> str:
-        """The budget in words, and what it rests on."""
+        """The budget as text, with its assumption."""
         if self.party_column is not None:
-            return f"{self.budget.terms}, parties told by the column {self.party_column!r}"
+            return f"{self.budget.terms}, parties of the column {self.party_column!r}"
         if isinstance(self.parties, tuple):
-            return f"{self.budget.terms}, if a name of a party stands for the same rows in all of them"
+            return f"{self.budget.terms}, provided that each party name stands for the same rows in all runs"
         return self.budget.terms
 
 

@@ -4,8 +4,8 @@ Every transaction compares the schema with the expected one, so that no trigger 
 and what is read, and checks every digest. The chain starts at a random salt, the budget and whom it protects, and goes
 over every entry with its bytes. What was written is read again before it is committed.
 
-A digest is no signature: whoever may write the file can also make all digests anew, or put back an earlier file, or cut
-the last entries off. Only a head that was kept elsewhere tells.
+A digest is not a signature: a process that can write the file can also recompute all digests, restore an earlier copy
+or remove the last entries. Only a head stored elsewhere detects this.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class SecureNoise:
         try:
             import cryptography  # noqa: F401
         except ModuleNotFoundError:
-            message = "noise='secure' needs the package cryptography; install it, or ask for noise='fast'"
+            message = "noise='secure' needs the package cryptography; install it, or use noise='fast'"
             raise DpvalueError(message) from None
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:

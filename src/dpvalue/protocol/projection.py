@@ -51,7 +51,7 @@ class Projection:
 
     Example:
         >>> print(Projection(2, "utility"))
-        2 direction(s) from 'utility'
+        2 directions from 'utility'
     """
 
     m: int = 1

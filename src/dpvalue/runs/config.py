@@ -136,9 +136,11 @@ class RunConfig:
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""
-        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
+        lines = [
+            "# dpvalue run --config run.toml repeats this run (with new noise, unless a ledger stores its releases)."
+        ]
         if self.sizes:
-            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
+            lines = ["# The options of a study: dpvalue job verify rebuilds its job from them."]
         for name, given in asdict(self).items():
             if given is None:
                 continue

@@ -188,7 +188,7 @@ def _released(folder: Path, config: RunConfig) -> str:
     abandon(folder)
     if config.ledger is not None:
         return f"{_NOTHING}; charges are kept in the ledger: repeat the command to resume"
-    return f"{_NOTHING}: the same command starts again"
+    return f"{_NOTHING}: repeat the command to start again"
 
 
 def _unless_nothing(kept: str) -> str:

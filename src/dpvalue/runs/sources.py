@@ -88,7 +88,7 @@ def party_names(paths: tuple[str, ...]) -> list[str]:
     """Return the parties' names: of the files, without folder and ending where that tells them apart."""
     short = [Path(path).name.split(".")[0] for path in paths]
     names = short if len(set(short)) == len(short) else list(paths)
-    require_names("names of files, which are the parties' names,", names)
+    require_names("file names (the names of the parties)", names)
     return names
 
 
