@@ -52,7 +52,7 @@ def measured(rows: int, folder: Path) -> dict[str, float | int]:
     used = after.children_user + after.children_system - before.children_user - before.children_system
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest child: sizes grow
     planned = re.search(r"time: about ([\d.e+]+) s", done.stdout)
-    memory = re.search(r"about ([\d.e+]+) MB of memory", done.stdout)
+    memory = re.search(r"memory: about ([\d.e+]+) MB", done.stdout)
     report = (folder / f"results-{rows}" / "report.html").stat().st_size
     assert planned is not None
     assert memory is not None

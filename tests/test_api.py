@@ -264,7 +264,7 @@ def test_the_guarantee_can_be_quoted() -> None:
     privacy = dpv.Privacy(0.5, unit="record", mechanism="gaussian")
     result = dpv.value(train, test, groups=np.repeat([0, 1, 2, 3], 3), privacy=privacy, **FIXED)
     text = str(result.guarantee)
-    for part in ("Each record", "epsilon = 0.5", "delta = 5e-05", "mu = ", "zero_out", "Gaussian", "This run only"):
+    for part in ("Each record", "epsilon = 0.5", "delta = 5e-05", "mu = ", "zero_out", "Gaussian", "for this run only"):
         assert part in text
     assert result.guarantee.epsilon == 0.5
     with pytest.raises(AttributeError):

@@ -238,7 +238,7 @@ def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, ba
         first, second = np.broadcast_to(first, clean.shape)[:, None], np.broadcast_to(second, bad.shape)[None, :]
     if not (first > 0).all() or not (second > 0).all():
         if (first > 0).any() or (second > 0).any():
-            raise DpvalueError("scales of noise must be all zero or all positive")
+            raise DpvalueError("noise scales must be all zero or all positive")
         return np.asarray(np.sign(shift) / 2 + 0.5)
     return law_named(law).wins(shift, first, second)
 

@@ -83,13 +83,13 @@ def some(texts: Iterable[object], most: int = 4) -> str:
     return ", ".join(given[:most] + ["..."] * (len(given) > most))
 
 
-def counted(number: int | None, noun: str) -> str:
-    """Return a number of things, in words.
+def counted(number: int | None, noun: str, plural: str = "") -> str:
+    """Return a number with its noun; the plural takes an s unless it is given.
 
-    >>> counted(1, "release"), counted(2, "release")
-    ('1 release', '2 releases')
+    >>> counted(1, "release"), counted(2, "release"), counted(2, "party", "parties")
+    ('1 release', '2 releases', '2 parties')
     """
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def by_value(values: Floats) -> list[int]:

@@ -40,12 +40,12 @@ class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
 
     Example:
         >>> print(BudgetExceeded(spent=1.0, asked=0.5, left=0.25))
-        the budget does not allow this release: epsilon = 1 is spent, 0.5 was asked for, and 0.25 is left
+        the budget does not allow this release: epsilon = 1 is spent, 0.5 is needed, and 0.25 is left
     """
 
     def __init__(self, spent: float, asked: float, left: float) -> None:
         super().__init__(
-            f"the budget does not allow this release: epsilon = {spent:.4g} is spent, {asked:.4g} was asked for, and "
+            f"the budget does not allow this release: epsilon = {spent:.4g} is spent, {asked:.4g} is needed, and "
             f"{left:.4g} is left"
         )
         self.spent, self.asked, self.left = spent, asked, left

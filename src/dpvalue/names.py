@@ -108,7 +108,7 @@ def require_names(what: str, names: Iterable[str | int]) -> None:
 
 def agreeing(what: str, name: str, other: str) -> DpvalueError:
     """Return the error for two names that agree."""
-    return DpvalueError(f"{what} must be told apart by people: {one_line(name)!r} and {one_line(other)!r} agree")
+    return DpvalueError(f"{what} must be clearly different, got {one_line(name)!r} and {one_line(other)!r}")
 
 
 def _folded(name: str) -> str:

@@ -145,7 +145,7 @@ def write_secret(path: Path, content: bytes) -> None:
     """Write a file that its owner alone can read, and that was not there."""
     with alone(path):
         if os.path.lexists(path):
-            raise DpvalueError(f"there is a file already at {str(path)!r}: a key is not written over")
+            raise DpvalueError(f"{str(path)!r} already exists: a key is never overwritten")
         try:
             write_whole(path, content, OWNER_ALONE)
         except OSError as error:
@@ -159,4 +159,4 @@ def require_secret(path: Path) -> None:
     except OSError as error:
         raise DpvalueError(f"the key {str(path)!r} cannot be read: {error.strerror}") from None
     if mode & _OTHERS:
-        raise DpvalueError(f"the key {str(path)!r} is open to others (mode {mode:04o}): chmod 600 {path}")
+        raise DpvalueError(f"the key {str(path)!r} is readable by others (mode {mode:04o}): run chmod 600 {path}")

@@ -262,7 +262,7 @@ def test_bad_arguments() -> None:
         run_audit(privacy=None)
     with pytest.raises(dpv.DpvalueError, match="runs x canaries must be at least 100, got 24"):
         run_audit(runs=2)
-    with pytest.raises(dpv.DpvalueError, match="learning_rate must be left as it is for unit='record'"):
+    with pytest.raises(dpv.DpvalueError, match="learning_rate must be left at its default for unit='record'"):
         run_audit(**per("record"), learning_rate=0.1)
     with pytest.raises(dpv.DpvalueError, match="confidence must be between"):
         run_audit(confidence=1.0)

@@ -82,7 +82,7 @@ def test_ratios_find_a_planted_difference() -> None:
     told = generator.normal(0, 1, 50) + 2.0 * members
     ratios = _likelihood_ratios(told, seen, held)
     assert dpv.detection.auc(-ratios, members) > 0.85  # Phi(sqrt 2) = 0.921 with laws known
-    with pytest.raises(dpv.DpvalueError, match="shadows must be more"):
+    with pytest.raises(dpv.DpvalueError, match="shadows must be larger"):
         _likelihood_ratios(told, seen, np.zeros((30, 50), dtype=bool))
 
 

@@ -75,16 +75,16 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path, mo
     done = dpvalue(*BASIC, "--epsilon", "4", "--truth", "wrong", "--out", "results", "--yes", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    assert "120 rows in 1 file (so far only header and number of rows were read)" in done.stdout
-    assert "classification, as its target shows, logistic model" in done.stdout
+    assert "120 rows in 1 file (read so far: header and number of rows)" in done.stdout
+    assert "classification (inferred), logistic model" in done.stdout
     assert "expected AUC" in done.stdout
-    assert "finding 'wrong': AUC 0." in done.stdout
+    assert "detection of 'wrong': AUC 0." in done.stdout
     assert done.stdout.splitlines()[-1] == "report: results/report.html"
     assert sorted(file.name for file in (folder / "results").iterdir()) == FILES
     values = pd.read_csv(folder / "results" / "values.csv")
     errors = [f"shapley_{end}" for end in ("mc_error", "noise", "low", "high")]
     assert list(values.columns) == ["party", "size", "shapley", *errors, "rank", "rank_low", "rank_high"]
-    assert "Look first at the 20 rows with the lowest values" in done.stdout
+    assert "Check first the 20 rows with the lowest values" in done.stdout
     assert sorted(values["rank"]) == list(range(1, 121))
     facts = json.loads((folder / "results" / "run.json").read_text())
     assert facts["guarantee"]["epsilon"] == 4.0
@@ -101,7 +101,7 @@ def test_a_csv_gets_values_a_report_and_everything_to_repeat_it(folder: Path, mo
     monkeypatch.chdir(folder)  # what follows need not start anew, which takes longest
     again = here("run", "--config", "results/run.toml", "--out", "results", "--yes")
     assert again.exit_code == 2
-    assert again.stderr == "error: results holds results already: name another folder, or give --overwrite\n"
+    assert again.stderr == "error: results holds other results: name another folder, or give --overwrite\n"
     again = here("run", "--config", "results/run.toml", "--out", "results", "--yes", "--overwrite")
     assert again.exit_code == 0, again.stderr
     assert (folder / "results" / "run.toml").read_text().count("epsilon = 4.0") == 1
@@ -141,7 +141,7 @@ def test_data_sets_by_group_and_by_file(folder: Path) -> None:
     values = pd.read_csv(folder / "paid" / "values.csv")
     assert values["payout"].sum() == pytest.approx(100_000)
     assert (values["payout_low"] < values["payout_high"]).any()
-    assert "100,000, shared by value, gives site" in " ".join(paid.stdout.split())
+    assert "Shares of 100,000 in proportion to values: site" in " ".join(paid.stdout.split())
     assert "payouts-chart" in (folder / "paid" / "report.html").read_text()
     assert "pay = 100000.0" in (folder / "paid" / "run.toml").read_text()
     assert "Each record of each party is protected" in grouped.stdout
@@ -168,7 +168,7 @@ def test_regression_persons_and_no_privacy(folder: Path) -> None:
     base = ("run", "shops.csv", "--test", "public.npz", "--target", "price", "--group", "shop", "--yes")
     persons = dpvalue(*base, "--unit", "person", "--person", "who", "--out", "p", cwd=folder)
     assert persons.returncode == 0, persons.stderr
-    assert "regression, as its target shows, linear model" in persons.stdout
+    assert "regression (inferred), linear model" in persons.stdout
     assert "All records of each person" in persons.stdout
     exposed = dpvalue(*base, "--no-privacy", "--permutations", "40", "--out", "n", cwd=folder)
     assert exposed.returncode == 0, exposed.stderr
@@ -189,11 +189,11 @@ def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
     assert new.stdout.startswith("my.ledger: the ledger of 'site-a', epsilon = 1.5, delta = 5e-05 per party")
     first = dpvalue(*charged, "--out", "a", cwd=folder)
     assert first.returncode == 0, first.stderr
-    assert "Charged to a ledger, which holds all runs" in first.stdout
+    assert "The run is charged to a ledger, which keeps all runs" in first.stdout
     assert json.loads((folder / "a" / "run.json").read_text())["ledger"]["spent"] == pytest.approx(1.0, abs=1e-3)
     again = dpvalue(*charged, "--out", "b", cwd=folder)  # the same question: the same answer, for nothing
     assert again.returncode == 0, again.stderr
-    assert "returned again: other rows of the same size would get the same" in again.stdout
+    assert "are returned again: other rows of the same size would get the same" in again.stdout
     one, two = (pd.read_csv(folder / name / "values.csv")["shapley"] for name in "ab")
     assert one.tolist() == two.tolist()
     over = dpvalue(*charged, "--purpose", "second", "--out", "c", cwd=folder)
@@ -212,7 +212,7 @@ def test_a_budget_that_cannot_work_is_spent_by_force_alone(folder: Path) -> None
     refused = dpvalue(*hopeless, "--yes", cwd=folder)
     assert refused.returncode == 2
     assert "cannot work" in refused.stdout
-    assert refused.stderr.startswith("error: --yes does not spend a budget that cannot work")
+    assert refused.stderr.startswith("error: the plan says that this budget cannot work")
     assert not (folder / "none").exists()
     assert dpv.Ledger(folder / "my.ledger").entries() == []
     forced = dpvalue(*hopeless, "--force", cwd=folder)
@@ -243,10 +243,10 @@ def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
         "empty": (["empty.csv", *test], "empty.csv is empty"),
         "one class": (
             ["train.csv", "--test", "one-class.csv", "--target", "label"],
-            "the target 'label' of one-class.csv has one class only: it takes at least two",
+            "the target 'label' of one-class.csv must have at least two classes, got one",
         ),
         "non-UTF-8": (["latin.csv", *test], "latin.csv is not a text file in UTF-8"),
-        "duplicate columns": (["twice.csv", *test], "twice.csv has several columns of one name: columns 1 and 2"),
+        "duplicate columns": (["twice.csv", *test], "twice.csv has several columns of the same name: columns 1 and 2"),
         "test file with other columns": (
             ["fewer.csv", *test], "fewer.csv has no column 'income'",
         ),
@@ -263,7 +263,7 @@ def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:
         ),
         "bad config": (["--config", "bad.toml"], "bad.toml cannot be read as TOML"),
         "not confirmed": (
-            ["train.csv", *test, "--out", "unasked"], "not on a terminal nobody is asked: give --yes to go on",
+            ["train.csv", *test, "--out", "unasked"], "confirmation needs a terminal: give --yes to run without it",
         ),
     }  # fmt: skip
 
@@ -292,7 +292,7 @@ def test_bad_rows_stop_no_run_and_are_told_to_their_holder_alone(folder: Path) -
         b"50,north,1,perhaps,0": "not a class of test.csv (--classes names all of them): 'perhaps' line 4",
         b"50,north,1,,0": "column 'label', missing, the target: line 4",
         b'50,"north,1,yes,0': "text beside them (private files are read line by line): line 4",
-        b"50,north,1,yes,0,1": "6 cell(s), not 5 as in the header: line 4",
+        b"50,north,1,yes,0,1": "6 cells, not 5 as in the header: line 4",
         b"50,Z\xfcrich,1,yes,0": "not UTF-8: line 4",
         b"50,north\0,1,yes,0": "holds a NUL byte: line 4",
         b"": "a blank line: line 4",
@@ -302,12 +302,12 @@ def test_bad_rows_stop_no_run_and_are_told_to_their_holder_alone(folder: Path) -
         (folder / "train.csv").write_bytes(b"\n".join([*rows[:3], row, *rows[4:]]) + b"\n")
         told = dpvalue("check", "train.csv", "--test", "test.csv", "--target", "label", cwd=folder)
         assert told.returncode == 1, told
-        assert "train.csv: 120 records, 1 of them count for nothing" in told.stdout
+        assert "train.csv: 120 records, 1 contribute zero" in told.stdout
         assert words in told.stdout
         if number < 4:
             done = dpvalue(*BASIC, "--epsilon", "4", "--out", f"r{number}", "--yes", cwd=folder)
             assert done.returncode == 0, done.stderr
-            assert "`dpvalue check` lists such rows for whoever holds the file" in done.stdout
+            assert "The holder of the file can list them with `dpvalue check`" in done.stdout
             shown = done.stdout[: done.stdout.index("shapley values")]
             seen.add((re.sub("time: .*", "", shown), done.stderr))
     assert len(seen) == 1
@@ -337,7 +337,7 @@ def test_check_shows_labels_side_by_side_and_says_when_nothing_is_wrong(folder: 
     arguments = ("check", "train.csv", "--test", "test.csv", "--target", "label")
     found = dpvalue(*arguments, cwd=folder)
     assert (found.returncode, found.stderr) == (0, "")
-    assert "train.csv: 120 records, all of them count" in found.stdout
+    assert "train.csv: 120 records, all contribute" in found.stdout
     counts = pd.read_csv(folder / "train.csv")["label"].value_counts()
     public = pd.read_csv(folder / "test.csv", sep=";")["label"].value_counts()
     for label in ("yes", "no"):
@@ -348,7 +348,7 @@ def test_check_shows_labels_side_by_side_and_says_when_nothing_is_wrong(folder: 
     assert odd.returncode == 1
     assert "not a class of test.csv (--classes names all of them): 'other' rows 1-40" in odd.stdout
     assert "column 'who', in more than 1 parties, counts in the first: '7' rows 2-40" in odd.stdout
-    assert re.search(r"other +0 +40 +counts for nothing", odd.stdout)
+    assert re.search(r"other +0 +40 +contributes zero", odd.stdout)
     allowed = dpvalue("check", "odd.parquet", *arguments[2:], "--classes", "yes,no,other", cwd=folder)
     assert allowed.returncode == 0, allowed.stdout
 
@@ -358,7 +358,7 @@ def test_bad_input_of_the_other_commands(folder: Path) -> None:
     (folder / "broken").mkdir()
     (folder / "broken" / "run.json").write_text("{")
     for arguments, message in (
-        (("revalue", "nowhere"), "nowhere is not a folder that dpvalue run has written"),
+        (("revalue", "nowhere"), "nowhere is not an output folder of dpvalue run"),
         (
             ("report", "broken"),
             "broken/run.json has been damaged: Expecting property name enclosed in double quotes: line 1 column 2 "
@@ -429,10 +429,12 @@ def test_ctrl_c_keeps_the_releases_and_says_how_to_go_on(folder: Path) -> None:
     slow = [*BASIC, "--epsilon", "2", "--semivalue", "beta(1,400)", "--permutations", "1000000", "--yes"]
     code, shown = typed(slow, folder, b"\x03", b"walking")
     assert code == 130, shown
-    assert "stopped; the releases are kept in results: `dpvalue revalue results` goes on" in re.sub(r"\s+", " ", shown)
+    assert "stopped; releases are kept in results: run `dpvalue revalue results` to resume" in re.sub(
+        r"\s+", " ", shown
+    )
     assert sorted(file.name for file in (folder / "results").iterdir()) == ["run.json", "run.toml", "table.safetensors"]
     none_yet = dpvalue("report", "results", cwd=folder)
-    assert none_yet.stderr.startswith("error: results has no values yet: dpvalue revalue results makes them")
+    assert none_yet.stderr.startswith("error: results has no values yet: run dpvalue revalue results")
     table = (folder / "results" / "table.safetensors").read_bytes()
     done = dpvalue("revalue", "results", "--semivalue", "shapley", cwd=folder)
     assert done.returncode == 0, done.stderr
@@ -459,7 +461,7 @@ def test_plan_side_by_side(tmp_path: Path) -> None:
     assert steps == numbers
     for arguments, message in (
         (("--game", "paper"), "game must be one of auto, refit, steps; got 'paper'"),
-        (("--game", "refit", "--auc", "0.8"), "auc is about finding wrong parties by steps"),
+        (("--game", "refit", "--auc", "0.8"), "auc needs game='steps'"),
         (("--game", "refit", "--delta", "0"), "game='refit' needs Gaussian noise (delta above 0)"),
     ):
         refused = dpvalue("plan", *arguments, cwd=tmp_path)
@@ -495,12 +497,12 @@ def test_the_metric_is_an_option(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert same.exit_code == 0, same.output
     np.testing.assert_allclose(pd.read_csv("same/values.csv")["shapley"], values, rtol=1e-6)
     refused = here("revalue", "by-auc", "--metric", "mae", "--out", "none")
-    assert "model logistic is of classification, metric mae is of regression" in refused.stderr
+    assert "model logistic is for classification, metric mae is for regression" in refused.stderr
     for arguments, message in (
         (("--metric", "f1"), "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2; got 'f1'"),
         (("--metric", "r2"), "the target 'label' of test.csv must be numbers for regression"),
         (("--preprocess", "numbers"), "the column 'town' of the public file does not hold numbers: preprocess "
-         "'numbers' takes no other columns, 'columns' encodes them"),
+         "'numbers' needs them, preprocess 'columns' encodes text"),
     ):  # fmt: skip
         done = here(*basic, *arguments, "--out", "none", "--force")
         assert (done.exit_code, done.stderr) == (2, f"error: {message}\n")
@@ -535,9 +537,9 @@ def test_numbers_as_they_are_and_a_metric_that_says_the_task(folder: Path, monke
         for name in ("a", "b")
     ]
     scored = table.method.name == "scores"
-    judged = "none, as scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
+    judged = "none (scores are valued by their sum" if scored else "mean absolute error, negated, on 120"
     assert f"utility: {judged}" in done.output
-    assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification, as its target shows") == 1
+    assert here(*basic, "--epsilon", "8", "--out", "b").output.count("classification (inferred)") == 1
 
 
 @pytest.mark.slow
@@ -549,13 +551,13 @@ def test_the_game_is_an_option(folder: Path) -> None:
         given = () if game == "auto" else ("--game", game)
         done = dpvalue(*basic, *given, "--epsilon", "8", "--out", game, "--force", cwd=folder)
         assert done.returncode == 0, done.stderr
-        played[game] = "refit game: one release each" in done.stdout
+        played[game] = "1 per party (refit game)" in done.stdout
         assert tomllib.loads((folder / game / "run.toml").read_text())["game"] == game
     assert played == {"auto": True, "refit": True, "steps": False}
     for arguments, message in (
         (
             ("--game", "refit", "--schedule", "lagged"),
-            "schedule lagged is for game steps: game refit makes one release its own way; leave one out",
+            "schedule lagged is for game steps: game refit makes one release of its own; give only one of them",
         ),
         (("--game", "paper"), "game must be one of auto, refit, steps; got 'paper'"),
         (("--game", "refit", "--mechanism", "laplace"), "game='refit' needs Gaussian noise (delta above 0)"),

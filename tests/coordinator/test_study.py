@@ -127,7 +127,7 @@ def test_results_by_file_are_a_folder_like_any_other(files: Files, tmp_path: Pat
         path.name for path in (tmp_path / "results").iterdir()
     }
     page = (tmp_path / "results" / "report.html").read_text()
-    assert "Who answered" in page
+    assert "Participants" in page
     assert all(name in page for name in files.sizes)
     assert done.values["party"].tolist() == sorted(files.sizes)
 
@@ -170,12 +170,12 @@ def test_a_job_can_be_made_again_and_one_that_lies_cannot(files: Files) -> None:
         replace(job, mechanism=replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier * 1.01)),
         replace(job, course=replace(job.course, points=job.course.points * 2)),
     ):
-        with pytest.raises(dpv.DpvalueError, match="the job is not what its recipe makes"):
+        with pytest.raises(dpv.DpvalueError, match="the job does not match its public file"):
             verify_job(Job.from_bytes(lie.to_bytes()), files.public)
     frame = pd.read_csv(files.public)
     frame["a"] = frame["a"] + np.eye(len(frame))[0]
     frame.to_csv(files.public, index=False)
-    with pytest.raises(dpv.DpvalueError, match="is not the public file that the job was made with"):
+    with pytest.raises(dpv.DpvalueError, match="is not the public file of the job"):
         verify_job(job, files.public)
 
 
@@ -191,15 +191,17 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
     bad = {
         "not a dpvalue file": b"garbage",
         "of a release, got": content,
-        "is not its answer": foreign.to_bytes(),
-        "round 1 was not asked for": replace(good, round=1).to_bytes(),
+        "does not answer": foreign.to_bytes(),
+        "round 1 was not requested": replace(good, round=1).to_bytes(),
         "29 finite": replace(good, numbers=torch.full((size,), float("nan"))).to_bytes(),
-        "numbers, in 1": replace(good, numbers=torch.zeros(2, size)).to_bytes(),
+        "numbers in 1": replace(good, numbers=torch.zeros(2, size)).to_bytes(),
         "finite numbers": replace(good, numbers=torch.zeros(size + 1)).to_bytes(),
         "plain letters": replace(good, party="x" * 500).to_bytes(),
         "that can be printed": replace(good, party="a\nb").to_bytes(),
         "units must be": replace(good, units=10**13).to_bytes(),
-        "long, and data plus noise": replace(good, numbers=torch.full((size,), far / size**0.5)).to_bytes(),
+        "the norm of the release must be at most": replace(
+            good, numbers=torch.full((size,), far / size**0.5)
+        ).to_bytes(),
     }
     for why, sent in bad.items():
         receipt = coordinator.receive(sent)
@@ -208,7 +210,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
     assert not coordinator.receive(good.to_bytes()).why
     assert not coordinator.receive(good.to_bytes()).why  # the same again
     moved = replace(good, numbers=good.numbers * 0.9)
-    assert "already, with another release" in coordinator.receive(moved.to_bytes()).why
+    assert "already sent another release" in coordinator.receive(moved.to_bytes()).why
     assert "a copy of the release of 'east'" in coordinator.receive(replace(good, party="copycat").to_bytes()).why
     assert not coordinator.receive(replace(moved, party="../../evil.release").to_bytes()).why  # a name like any other
     assert sorted(path.name for path in (tmp_path / "study").rglob("*.release")) == [
@@ -244,7 +246,7 @@ def test_with_a_roster_only_its_keys_count(files: Files, tmp_path: Path) -> None
     flipped = bytearray(signed)
     place = signed.index(b"signature") + 20
     flipped[place] = ord("0") if flipped[place] != ord("0") else ord("1")
-    assert "is not right" in coordinator.receive(bytes(flipped)).why
+    assert "is invalid" in coordinator.receive(bytes(flipped)).why
     assert not coordinator.receive(signed).why
     assert coordinator.seals()["north"] is not None
     with pytest.raises(dpv.DpvalueError, match="the key must be the one"):
@@ -270,7 +272,7 @@ def test_later_rounds_ask_those_of_the_first_and_count_absences(files: Files, tm
     _, job = simulated(files, **TWO_ROUNDS)
     content = job.to_bytes()
     coordinator = Coordinator(tmp_path / "study", content)
-    with pytest.raises(dpv.DpvalueError, match="two at least must answer, 0 did"):
+    with pytest.raises(dpv.DpvalueError, match="at least two parties must answer, got 0"):
         coordinator.close()
     for name in ("east", "north", "south"):
         coordinator.receive(simulating(files, name).answer(content))
@@ -281,9 +283,9 @@ def test_later_rounds_ask_those_of_the_first_and_count_absences(files: Files, tm
     request = Request.from_bytes(asked["east"])
     assert request.round == 1
     wrong = Release(job.digest, "another", 1, "east", files.sizes["east"], torch.zeros(job.size))
-    assert "not its answer" in coordinator.receive(wrong.to_bytes()).why
+    assert "does not answer" in coordinator.receive(wrong.to_bytes()).why
     lying = replace(Release.from_bytes(simulating(files, "east").answer(content, asked["east"])), units=41)
-    assert "not that of its first release" in coordinator.receive(lying.to_bytes()).why
+    assert "differs from its first release" in coordinator.receive(lying.to_bytes()).why
     for name in ("east", "north"):
         assert not coordinator.receive(simulating(files, name).answer(content, asked[name])).why
     assert sorted(coordinator.asked()) == ["south"]
@@ -360,15 +362,15 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
     path = tmp_path / "study" / "round-0" / "east.release"
     good = path.read_bytes()
     path.write_bytes((tmp_path / "study" / "round-0" / "west.release").read_bytes())
-    with pytest.raises(dpv.DpvalueError, match="is not the release that its name says"):
+    with pytest.raises(dpv.DpvalueError, match="does not hold the release that its name says"):
         coordinator.table()
     far = torch.full((job.size,), longest(job, 40))
     path.write_bytes(replace(Release.from_bytes(good), numbers=far).to_bytes())
-    with pytest.raises(dpv.DpvalueError, match="data plus noise"):
+    with pytest.raises(dpv.DpvalueError, match="norm of the release"):
         coordinator.table()
     path.write_bytes(good)
     (tmp_path / "study" / "rejected.jsonl").write_text(json.dumps({"party": 1}) + "\n")
-    with pytest.raises(dpv.DpvalueError, match="must be a text"):
+    with pytest.raises(dpv.DpvalueError, match="must be printable text"):
         coordinator.rejections.all()
     with pytest.raises(dpv.DpvalueError, match="the state of another job"):
         Coordinator(tmp_path / "study", files.job(seed=5).to_bytes())
@@ -395,5 +397,5 @@ def test_the_same_three_steps_in_python(tmp_path: Path) -> None:
     assert values.sum() == pytest.approx(0.2, abs=0.2)
     with pytest.raises(dpv.DpvalueError, match="'a' has two"):
         dpv.combine(job, [releases[0], *releases])
-    with pytest.raises(dpv.DpvalueError, match="data plus noise"):
+    with pytest.raises(dpv.DpvalueError, match="norm of the release"):
         dpv.combine(job, [releases[0], replace(releases[1], numbers=releases[1].numbers + 100)])

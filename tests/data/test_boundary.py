@@ -284,5 +284,5 @@ def test_what_is_too_large_for_single_precision_is_told_to_the_holder() -> None:
 
 def test_persons_without_any_id_are_refused_in_words() -> None:
     parties = dpv.Parties(*TRAIN, groups=np.arange(40) % 2, persons=[None] * 40)
-    with pytest.raises(dpv.DpvalueError, match="no party has a person with an id"):
+    with pytest.raises(dpv.DpvalueError, match="persons must hold at least one id"):
         dpv.value(parties, TEST, privacy=dpv.Privacy(unit="person"), progress=False)

@@ -33,6 +33,7 @@ TENSORS = torch.from_numpy(X), torch.from_numpy(Y)
 DATASET = TensorDataset(*TENSORS)
 POLARS = polars.DataFrame({"a": X[:, 0], "y": Y})
 LISTS = X.tolist(), Y.tolist()
+ROWS = list(X.copy())
 HALF = TENSORS[0].to(torch.bfloat16)
 
 SAME: dict[str, tuple[Any, Any]] = {
@@ -50,6 +51,8 @@ SAME: dict[str, tuple[Any, Any]] = {
     "a view of a tensor": ((TENSORS[0][:9], Y[:9]), (TENSORS[0][8:], Y[8:].copy())),
     "tensors that NumPy lacks": ((HALF, Y.copy()), (HALF[3:], Y[3:].copy())),
     "lists": (LISTS, (LISTS[0], Y.copy())),
+    "rows of a list": ((LISTS[0][:10], Y[:10].copy()), (LISTS[0][9:], Y[9:].copy())),
+    "arrays in a list": ((ROWS[:10], Y[:10].copy()), (ROWS[9:], Y[9:].copy())),
     "a frame": (FRAME, FRAME),
     "columns of a frame": (FRAME, FRAME[["a", "b", "y"]]),
     "a frame of texts": (WORDS, WORDS),
@@ -68,6 +71,7 @@ APART: dict[str, tuple[Any, Any]] = {
     "a copy": ((X, Y), (X.copy(), Y.copy())),
     "rows after rows": ((X[:10], Y[:10]), (X[10:], Y[10:])),
     "every second row": ((X[::2], Y[::2]), (X[1::2], Y[1::2])),
+    "other rows of a list": ((LISTS[0][:10], Y[:10].tolist()), (LISTS[0][10:], Y[10:].tolist())),
     "rows of a frame": (FRAME.iloc[:10], FRAME.iloc[10:]),
     "a copy of a frame": (FRAME, FRAME.copy()),
     "a deep copy of texts": (WORDS, copy.deepcopy(WORDS)),
@@ -85,7 +89,7 @@ def made(pair: tuple[Any, Any]) -> tuple[dpv.Parties, dpv.Utility]:
 
 @pytest.mark.parametrize("name", SAME)
 def test_the_same_rows_are_refused_as_public(name: str) -> None:
-    with pytest.raises(dpv.DpvalueError, match="the public rows must be others than the parties'"):
+    with pytest.raises(dpv.DpvalueError, match="the public rows must differ from the private rows"):
         require_other_rows(*made(SAME[name]))
 
 
@@ -117,7 +121,7 @@ def test_every_function_that_takes_both_refuses_them() -> None:
         "retraining": lambda: dpv.tasks.retraining_curve(result, (X, Y), (X, Y)),
     }
     for door in doors.values():
-        with pytest.raises(dpv.DpvalueError, match="the public rows must be others"):
+        with pytest.raises(dpv.DpvalueError, match="the public rows must differ"):
             door()
 
 
@@ -160,7 +164,7 @@ def test_a_private_file_is_not_taken_as_the_public_one(folder: Path) -> None:
             done = here(command[0], "south.csv", "north.csv", "--test", public, "--target", "label", *command[1:])
             assert done.exit_code == 2, (public, done.output)
             assert done.stderr == (
-                "error: the public file must be another than the private north.csv: what is public is not protected\n"
+                "error: the public file must differ from the private file north.csv: public rows are not protected\n"
             )
     assert not (folder / "out").exists()
 
@@ -174,7 +178,7 @@ def test_a_table_is_not_valued_by_a_private_file(folder: Path) -> None:
     for public in links(folder, "north"):
         done = here("revalue", "results", "--test", public)
         assert done.exit_code == 2, public
-        assert "the public file must be another than the private north.csv" in done.stderr
+        assert "the public file must differ from the private file north.csv" in done.stderr
     shutil.copy("public.csv", "other.csv")
     assert here("revalue", "results", "--test", "other.csv").exit_code == 0
 
@@ -186,7 +190,7 @@ def test_a_party_does_not_answer_with_the_public_file_of_the_job(folder: Path) -
         for command in (("check",), ("answer", "--name", "public")):
             done = here("party", command[0], "study.job", file, "--ledger", "own.ledger", *command[1:])
             assert done.exit_code == 2, (file, done.output)
-            assert "the public file must be another" in done.stderr
+            assert "the public file must differ" in done.stderr
     assert dpv.Ledger(folder / "own.ledger").entries() == []
 
 

@@ -257,7 +257,7 @@ def test_a_metric_of_one_task_does_not_fit_models_of_the_other() -> None:
     numbers, numbers_test = regression(8)
     for name in ("accuracy", "balanced_accuracy", "auc"):
         with pytest.raises(
-            dpv.DpvalueError, match=f"metric '{name}' does not fit a regression model; these do: loss, mse"
+            dpv.DpvalueError, match=f"metric '{name}' does not fit a regression model; use one of loss, mse"
         ):
             dpv.value(numbers, dpv.Utility(*numbers_test, metric=name), model="linear", **STEPS)
 
@@ -291,7 +291,7 @@ def test_a_metric_from_outside_is_known_by_its_name(outside: Metric) -> None:
     with pytest.raises(dpv.DpvalueError, match=r"metric must be one of .*, r2, brier, or a callable"):
         dpv.Utility(*test, metric="gini")
     for name in ("brier", "Gini", "two words", ""):
-        with pytest.raises(dpv.DpvalueError, match="the name of a metric must be a new one, a word in lower case"):
+        with pytest.raises(dpv.DpvalueError, match="the name of a metric must be a new lower-case word"):
             register_metric(Metric(name, "", ("classification",), brier))
     with pytest.raises(dpv.DpvalueError, match="the metric 'half' must have either worth or of_loss"):
         register_metric(Metric("half", "", ("classification",)))

@@ -244,7 +244,7 @@ def test_the_committed_table_agrees_with_the_paper() -> None:
 def test_all_that_needs_no_data_is_reproduced_quickly(tmp_path: Path) -> None:
     done = reproduce("all", "--quick", "--workers", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "semivalues: left out, as its data is not here (covertype)" in done.stdout
+    assert "semivalues: skipped, its data is missing (covertype)" in done.stdout
     for name in ("larger-k", "selection", "similarity", "uncertainty", "mia", "memory", "runtime"):
         assert (tmp_path / "results" / name / "quick.md").is_file()
 

@@ -115,7 +115,7 @@ def test_what_a_game_must_be() -> None:
         def worth(self, coalitions: Coalitions) -> Numbers:
             return super().worth(coalitions)[:1]
 
-    with pytest.raises(dpv.DpvalueError, match="worth must return one number a coalition"):
+    with pytest.raises(dpv.DpvalueError, match="worth must return one number per coalition"):
         games.value_game(Wrong([1, 2], 2))
     with pytest.raises(dpv.DpvalueError, match="n must be 2 for this game, or left out; got 3"):
         games.value_game(Quota([1, 2], 2), 3)

@@ -523,7 +523,7 @@ def test_keys_and_certificates(tmp_path: Path) -> None:
     assert load_ssh_public_key(public.read_bytes()) == key.public_key()
     for secret in (files.key, tmp_path / "node"):
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    with pytest.raises(DpvalueError, match="a key is not written over"):
+    with pytest.raises(DpvalueError, match="a key is never overwritten"):
         write_node_key(tmp_path / "node")
 
 

@@ -257,7 +257,7 @@ def test_json_that_is_damaged_or_nested(folder: Path, text: str) -> None:
     (("values", "semivalues"), [], "values: semivalues must name at least one semivalue, got none"),
     (("values", "semivalues"), "loo", "values.semivalues must be a list, got 'loo'"),
     (("curves", 0, "order"), "up", "curves[0].order must be one of high, low, random, got 'up'"),
-    (("curves", 0, "mean"), [], "curves[0]: there must be as many shares as means and spreads, and at least one"),
+    (("curves", 0, "mean"), [], "curves[0]: shares, mean and spread must have the same length of at least 1"),
     (("curves", 0, "shares", 0), None, "curves[0].shares[0] must be a number, got None"),
     (("detection", "auc"), float("inf"), "detection.auc must be a number, got inf"),
     (("values", "pay"), -5, "values.pay must be a positive number, got -5"),

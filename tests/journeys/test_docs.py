@@ -52,6 +52,37 @@ def test_the_ceilings_of_the_budget_guide() -> None:
             assert float(cell) == pytest.approx(rule(epsilon), abs=0.6 * 10.0 ** -len(cell.strip().split(".")[1]))
 
 
+def _prose(page: str) -> list[str]:
+    """The lines of a page outside code blocks and tables."""
+    lines, code, found = page.splitlines(), False, []
+    for number, line in enumerate(lines):
+        if line.lstrip().startswith("```"):
+            code = not code
+        indented = line.startswith("    ") and not lines[number - 1].strip()
+        if indented and not re.match(r"\s*([-*]|\d+\.) ", line):
+            lines[number] = ""  # the next line of the block follows a blank one, too
+        elif not code and not line.lstrip().startswith("|"):
+            found.append(line)
+    return found
+
+
+def _could_be_wrapped(line: str) -> bool:
+    """Whether a line is longer than 100 columns and not one link or code span that cannot be broken."""
+    text = re.sub(r"^\s*([-*]|\d+\.)?\s*", "", line)
+    return len(line) > 100 and len(re.findall(r"(?:`[^`]*`|\]\([^)]*\)|\S)+", text)) > 1
+
+
+def test_prose_wraps_at_100_columns() -> None:
+    root = DOCS.parent
+    pages = [*root.glob("*.md"), *DOCS.rglob("*.md"), *(root / "examples").rglob("*.md"), *root.glob("benchmarks/*.md")]
+    assert len(pages) > 14
+    long = [f"{page.name}: {line}" for page in pages for line in _prose(page.read_text()) if _could_be_wrapped(line)]
+    assert long == []
+    assert _could_be_wrapped("word " * 21)
+    assert _could_be_wrapped(_prose("- " + "word " * 21)[0])
+    assert _prose("```\n" + "word " * 21 + "\n```\n| " + "cell | " * 20) == ["```"]
+
+
 def _steps(page: str) -> list[str]:
     """The paragraphs of the proof that name code and tests."""
     return [part for part in re.split(r"\n\n(?=\*\*|## )", page) if "Code:" in part or "Tests:" in part]

@@ -51,7 +51,7 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"train": (GOOD[0], [[1], [2, 3]])}, r"parties' labels must be one per row of features \(8\), got 2"),
         ({"test": (np.array([["a"] * 4] * 30), TEST[1])}, "utility features must be numbers; encode text"),
         ({"classes": [0, 1]}, "classes must hold all labels of the public set; '2' is missing"),
-        ({"classes": [0, 1, 2, "1.0"]}, "classes must differ in their canonical form"),
+        ({"classes": [0, 1, 2, "1.0"]}, "classes must differ in canonical form"),
         ({"model": "linear", "classes": [0, 1]}, "classes must not be given for regression"),
         ({"semivalues": dpv.Semivalue("loo", np.ones)}, "must not be called 'loo', which means other weights"),
         ({"semivalues": dpv.Semivalue("rank", np.ones)}, "must not be called 'rank'"),
@@ -64,7 +64,7 @@ TEST_FRAME = pd.DataFrame(TEST[0]).rename(columns=str).assign(label=TEST[1])
         ({"test": (TEST[0][:, 0], TEST[1])}, r"utility features must have shape \(rows, features\)"),
         (
             {"test": with_row(TEST, 2, np.nan)},
-            r"utility features: features must be finite; not so at row\(s\) 2 \(1 of 30\)",
+            r"utility features: features must be finite; violated in 1 of 30 rows: 2",
         ),
         ({"test": dpv.Utility(*TEST, metric="mse")}, "metric 'mse' does not fit a classification model"),
         ({"model": "linear", "test": dpv.Utility(*TEST, metric="accuracy")}, "does not fit a regression model"),
@@ -216,7 +216,7 @@ def test_classes_that_the_public_set_does_not_show() -> None:
         ({"mechanism": "laplace", "accounting": "poisson"}, "accounting='poisson' is for Gaussian noise"),
         ({"mechanism": "uniform"}, "mechanism must be one of auto, gaussian, laplace; got 'uniform'"),
         ({"parties_per_person": 0, "unit": "person"}, "parties_per_person must be a whole number of at least 1"),
-        ({"parties_per_person": 2}, "parties_per_person goes with unit='person', got unit='party'"),
+        ({"parties_per_person": 2}, "parties_per_person needs unit='person', got unit='party'"),
         ({"unit": "row"}, "unit must be one of party, record, person; got 'row'"),
         ({"neighbours": "add"}, "neighbours must be one of zero_out, replace; got 'add'"),
         ({"accounting": "rdp"}, "accounting must be one of composition, poisson; got 'rdp'"),
@@ -249,7 +249,7 @@ def test_bad_engines(settings: dict[str, Any], message: str) -> None:
         ({"metric": "a callable"}, "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2, or a"),
         ({"metric": lambda module: 0.0}, r"metric must be a callable of \(outputs, labels\), got <function"),
         ({"l2": -1}, "l2 must be at least 0, got -1"),
-        ({"l2": 0.1, "metric": "accuracy"}, "l2 goes with metric='loss'"),
+        ({"l2": 0.1, "metric": "accuracy"}, "l2 needs metric='loss'"),
     ],
 )
 def test_bad_utilities(settings: dict[str, Any], message: str) -> None:

@@ -256,7 +256,7 @@ def test_a_checkpoint_gives_the_same_bytes_for_the_same_question_alone(tmp_path:
     again = Checkpoint(tmp_path / "kept")
     assert again.release(0, "question", CHARGE, pytest.fail) == made
     assert list(again.returned) == [0]
-    with pytest.raises(dpv.DpvalueError, match="another question"):
+    with pytest.raises(dpv.DpvalueError, match="belongs to a run with other settings"):
         again.release(0, "other", CHARGE, lambda: b"")
     content = (tmp_path / "kept" / "release-0").read_bytes()
     for place in range(len(content)):
@@ -276,7 +276,7 @@ def test_a_checkpoint_gives_the_same_bytes_for_the_same_question_alone(tmp_path:
 def test_checkpoints_are_for_private_runs_without_a_ledger(tmp_path: Path) -> None:
     X, y = np.random.default_rng(0).normal(size=(20, 2)), np.arange(20) % 2
     for others in ({"privacy": None}, {"ledger": dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(9.0), "me")}):
-        with pytest.raises(dpv.DpvalueError, match="checkpoint is for a private run without a ledger"):
+        with pytest.raises(dpv.DpvalueError, match="checkpoint must not be given without privacy or with a ledger"):
             dpv.value((X, y), (X.copy(), y.copy()), checkpoint=tmp_path / "kept", **others)
 
 
@@ -335,7 +335,7 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "kept"), [
-    ("releasing", "what was released"), ("errors", "the releases are kept"), ("curves", "the releases are kept"),
+    ("releasing", "what was released"), ("errors", "releases are kept"), ("curves", "releases are kept"),
 ])  # fmt: skip
 def test_ctrl_c_in_every_stage_says_what_was_kept(stage: str, kept: str, data: Path, tmp_path: Path) -> None:
     job = job_of(options(data, permutations=50))
@@ -384,7 +384,7 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
             raise KeyboardInterrupt
 
     at = "reading"
-    with pytest.raises(RunInterrupted, match="nothing was written: the same command starts again"):
+    with pytest.raises(RunInterrupted, match="nothing was written: repeat the command to start again"):
         execute(job_of(config), None, folder, stop)
     assert not folder.exists()
     at = "releasing"
@@ -393,22 +393,22 @@ def test_an_unfinished_run_is_not_thrown_away_without_leave(data: Path, tmp_path
     assert require_free(folder, False, config)
     assert require_free(folder, True, config)  # leave to overwrite is no leave to draw again
     assert not require_free(folder, True, options(data, permutations=60))
-    with pytest.raises(dpv.DpvalueError, match="an unfinished run with other options, and what it has paid for"):
+    with pytest.raises(dpv.DpvalueError, match="the releases of an unfinished run with other options"):
         require_free(folder, False, options(data, permutations=60))
-    with pytest.raises(dpv.DpvalueError, match="the same dpvalue run goes on with it"):
+    with pytest.raises(dpv.DpvalueError, match="repeat the dpvalue run command to resume it"):
         open_folder(folder)
     execute(job_of(config), None, folder, silent, goes_on=True)
-    with pytest.raises(dpv.DpvalueError, match="results already"):
+    with pytest.raises(dpv.DpvalueError, match="other results"):
         require_free(folder, False, config)
     (folder / "values.csv").unlink()
-    with pytest.raises(dpv.DpvalueError, match=r"releases without values \(dpvalue revalue"):
+    with pytest.raises(dpv.DpvalueError, match=r"releases without values \(run dpvalue revalue"):
         require_free(folder, False, config)
 
 
 def test_what_was_kept_is_said_of_errors_of_every_kind() -> None:
     """Some hold more than a text."""
     with (
-        pytest.raises(dpv.BudgetExceeded, match=r"1 was asked for, and 0.5 is left; it is kept$") as caught,
+        pytest.raises(dpv.BudgetExceeded, match=r"1 is needed, and 0.5 is left; it is kept$") as caught,
         execute_module._saying(lambda: "it is kept"),
     ):
         raise dpv.BudgetExceeded(2.0, 1.0, 0.5)

@@ -19,6 +19,7 @@ from dpvalue.data.encoding import Encoding
 from dpvalue.data.rows import _Rows
 from dpvalue.models import DescriptionModel
 from dpvalue.party import people
+from tests import neighbours
 from tests.neighbours import SCENARIOS, run_changes
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
@@ -194,8 +195,18 @@ def test_planted_faults_are_found(fault: Any, name: str, monkeypatch: pytest.Mon
     assert run_changes(BY_NAME[name], 60, seed=0)["faults"] != []
 
 
+def test_a_large_run_that_was_stopped_goes_on_at_the_same_commit(tmp_path: Path) -> None:
+    task, notes = (SCENARIOS[0], 3, 5), tmp_path / "part"
+    done = {"scenario": SCENARIOS[0].name, "changes": 3, "seed": 5, "faults": ["one"]}
+    notes.write_text(json.dumps({"commit": neighbours._commit(), **done}) + '\n{"commit": "cut o')
+    assert neighbours.run_all([task], 1, notes) == [done]
+    assert notes.read_text().endswith("}\n")  # what was cut off is gone
+    notes.write_text(json.dumps({"commit": "another", **done}) + "\n")
+    assert neighbours._noted(notes) == {}
+
+
 def test_the_large_run_found_nothing() -> None:
-    """100,000 changes: `python -m tests.neighbours --changes 100000 --worlds 8 --json benchmarks/results/...`."""
+    """`python -m tests.neighbours --changes 100000 --worlds 8 --json benchmarks/results/neighbours.json`."""
     path = Path(__file__).parents[2] / "benchmarks" / "results" / "neighbours.json"
     found = json.loads(path.read_text())
     assert found["changes"] >= 100_000

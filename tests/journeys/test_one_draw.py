@@ -73,7 +73,7 @@ def test_eight_threads_get_one_release_of_a_party(ledgered: bool, job: dpv.Job, 
         answers = list(pool.map(lambda _: mine.answer(job).to_bytes(), range(8)))
     assert len(set(answers)) == 1
     other = dataclasses.replace(job.first(12), points=job.first(12).points + 1)
-    with pytest.raises(dpv.DpvalueError, match="asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="already requested with other settings"):
         mine.answer(job, other)
 
 
@@ -109,7 +109,7 @@ def test_a_forked_child_draws_nothing_for_a_party_without_a_ledger(job: dpv.Job,
         return digest((mine if number else fresh).answer(job).to_bytes())
 
     for said in at_once(2, answer):
-        assert "a party without a ledger answers in the process that made it alone" in said
+        assert "a party without a ledger must answer in the process that created it" in said
     assert digest(mine.answer(job).to_bytes()) == first
     kept = party(ledger=Ledger.create(tmp_path / "ledger", dpv.Privacy(1.01, unit="record"), "north"))
     assert len(set(at_once(4, lambda _: digest(kept.answer(job).to_bytes())))) == 1  # the ledger is one for all

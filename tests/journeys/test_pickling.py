@@ -156,9 +156,9 @@ def test_a_ledger_is_opened_anew_with_its_checks(again: Again, tmp_path: Path) -
     assert found.budget == PRIVACY
     kept = pickle.dumps(ledger)
     (tmp_path / "head").unlink()
-    with pytest.raises(dpv.DpvalueError, match="there is no head file"):
+    with pytest.raises(dpv.DpvalueError, match="does not exist: without it a rollback"):
         again(ledger)
-    with pytest.raises(dpv.DpvalueError, match="there is no head file"):
+    with pytest.raises(dpv.DpvalueError, match="does not exist: without it a rollback"):
         pickle.loads(kept)  # noqa: S301
 
 

@@ -42,7 +42,7 @@ def test_a_key_that_others_can_read_is_refused_with_what_to_type(mode: int, tmp_
     Key.new().save(path)
     path.chmod(mode)
     said = refused("key", "show", path)
-    assert said == f"error: the key {str(path)!r} is open to others (mode {mode:04o}): chmod 600 {path}\n"
+    assert said == f"error: the key {str(path)!r} is readable by others (mode {mode:04o}): run chmod 600 {path}\n"
     path.chmod(0o600)
     Key.read(path)
     path.chmod(0o400)
@@ -55,12 +55,12 @@ def test_of_a_link_the_key_that_it_leads_to_counts(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("real")
     assert Key.read(tmp_path / "link") == key
     (tmp_path / "real").chmod(0o644)
-    with pytest.raises(dpv.DpvalueError, match="is open to others"):
+    with pytest.raises(dpv.DpvalueError, match="is readable by others"):
         Key.read(tmp_path / "link")
-    with pytest.raises(dpv.DpvalueError, match="is a file already"):
+    with pytest.raises(dpv.DpvalueError, match="already exists"):
         key.save(tmp_path / "link")
     (tmp_path / "dangling").symlink_to("nothing")
-    with pytest.raises(dpv.DpvalueError, match="is a file already"):
+    with pytest.raises(dpv.DpvalueError, match="already exists"):
         key.save(tmp_path / "dangling")
     assert not (tmp_path / "nothing").exists()
     with pytest.raises(dpv.DpvalueError, match=r"cannot be read: No such file"):
@@ -85,9 +85,9 @@ def test_every_command_that_takes_a_secret_looks(tmp_path: Path, monkeypatch: py
     Path("serve").mkdir()
     Path("secret").rename("serve/secret")
     Path("serve/secret").chmod(0o604)
-    assert "serve/secret' is open" in refused(*serve)
+    assert "serve/secret' is readable by others" in refused(*serve)
     Path("north.node").chmod(0o644)
-    assert "north.node' is open" in refused(*serve)
+    assert "north.node' is readable by others" in refused(*serve)
     Path("north.key").chmod(0o644)
     for arguments in (
         ("key", "show", "north.key"),
@@ -107,7 +107,7 @@ def test_every_command_that_takes_a_secret_looks(tmp_path: Path, monkeypatch: py
         ("value", "study.job", "--key", "north.key"),
         (*serve, "--key", "north.key"),
     ):
-        assert "north.key' is open to others (mode 0644): chmod 600 north.key" in refused(*arguments), arguments
-    assert "link/server.key' is open" in refused("flower", "link", "link")
+        assert "north.key' is readable by others (mode 0644): run chmod 600 north.key" in refused(*arguments), arguments
+    assert "link/server.key' is readable by others" in refused("flower", "link", "link")
     assert not Path("results").exists()
     assert files.ledger("north").entries() == []

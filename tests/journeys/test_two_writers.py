@@ -126,7 +126,7 @@ def test_of_two_runs_into_one_folder_the_second_is_refused_and_the_first_is_unto
     assert (data / "code").read_text() == "(0, '')"
     assert typed("report", data / "out") == (0, "")
     assert not (data / "out" / LOCK).exists()
-    assert typed(*command(data))[1].startswith(f"error: {data / 'out'} holds results already")
+    assert typed(*command(data))[1].startswith(f"error: {data / 'out'} holds other results")
 
 
 @pytest.mark.slow
@@ -324,13 +324,13 @@ def test_files_that_are_made_once_are_made_by_one(
         assert [code for code, _ in said].count(0) == 1, said
         assert len(refused) == 3
         for line in refused:
-            assert "already" in line or "File exists" in line or "holds no ledger" in line, line
+            assert "already" in line or "File exists" in line or "is not a ledger" in line, line
             assert line.count("\n") == 1
         assert (tmp_path / name).exists()
     Key.read(tmp_path / "made.key")
     Job.load(tmp_path / "made.job")
     assert dpv.Ledger(tmp_path / "made.ledger").entries() == []
-    with pytest.raises(dpv.DpvalueError, match="not written over"):
+    with pytest.raises(dpv.DpvalueError, match="never overwritten"):
         write_node_key(tmp_path / "made.node")
     assert not list(tmp_path.glob(".*"))
 

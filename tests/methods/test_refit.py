@@ -328,7 +328,7 @@ def test_the_game_is_chosen_by_settings_and_public_things() -> None:
     laplace = dpv.Privacy(2.0, 0.0, unit="record")
     for given, message in (
         ({"utility": few}, "needs at least 20 public rows"),
-        ({"utility": large}, "needs features that are scaled"),
+        ({"utility": large}, "needs scaled features"),
         ({"privacy": laplace}, "needs Gaussian noise"),
     ):
         assert chosen(**given) != "description"
@@ -340,7 +340,7 @@ def test_the_game_is_chosen_by_settings_and_public_things() -> None:
         "schedule": "replay", "projection": None, "clip": 1.0, "learning_rate": 0.1, "clip_rule": "flat",
     }.items():  # fmt: skip
         assert chosen(**{name: setting}) != "description"
-        with pytest.raises(dpv.DpvalueError, match=f"game='refit' makes one release its own way: leave {name} open"):
+        with pytest.raises(dpv.DpvalueError, match=f"game='refit' makes one release of its own: leave {name} unset"):
             chosen(game="refit", **{name: setting})
     with pytest.raises(dpv.DpvalueError, match="game must be one of auto, refit, steps; got 'paper'"):
         dpv.Settings(game="paper")

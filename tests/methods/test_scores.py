@@ -197,10 +197,12 @@ def test_a_score_is_taken_only_where_it_finds_more() -> None:
 def test_the_plan_says_what_is_released_and_what_it_finds() -> None:
     private, public, wrong = far_off()
     planned = dpv.plan(private, public, model="linear", privacy=dpv.Privacy(4.0), noise="fast")
-    assert "a score, minus the loss under a public model (valued by an additive game)" in str(planned)
+    assert "a score: minus the loss under a public model (additive game)" in str(planned)
     assert isinstance(planned.expected, Expectation)
     assert planned.expected.far_off is not None
-    assert f"finding labels that are three standard deviations off: {planned.expected.far_off:.3f}" in str(planned)
+    assert f"expected AUC for labels that are three standard deviations off: {planned.expected.far_off:.3f}" in str(
+        planned
+    )
     found = dpv.detection.auc(planned.value(private, progress=False).values["shapley"], wrong)
     assert found == pytest.approx(planned.expected.far_off, abs=0.05)
 

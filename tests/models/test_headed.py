@@ -211,7 +211,7 @@ def test_the_plan_of_a_network_rehearses_its_head_and_says_why_there_is_none() -
     given: dict[str, Any] = {"groups": groups, "privacy": dpv.Privacy(8.0, 1e-5, unit="record"), "engine": ENGINE}
     made = dpv.plan(data, public, model=small, noise="fast", **given)
     assert isinstance(made.expected, Agreement)
-    assert "refit game: one release each" in str(made)
+    assert "1 per party (refit game)" in str(made)
     junk = np.zeros_like(data[0]), data[1][::-1]
     again = dpv.plan(junk, public, model=small, noise="fast", **given)  # no private row is read
     assert again.expected == made.expected
@@ -221,7 +221,7 @@ def test_the_plan_of_a_network_rehearses_its_head_and_says_why_there_is_none() -
     )
     other = dpv.plan(data, public, model=lambda: Own(nn.Softmax(1)), **given)
     assert not isinstance(other.expected, Agreement)
-    assert "steps, as the refit game is for linear and logistic regression, and for networks" in str(other)
+    assert "game: steps, because the refit game is for linear and logistic regression, and for networks" in str(other)
 
 
 def test_values_are_those_of_retraining_the_head() -> None:

@@ -193,7 +193,7 @@ def test_persons_must_be_known_and_count_in_no_more_parties_than_accounted_for(p
     parties, groups, _ = people
     test = classification(60)[1]
     privacy = dpv.Privacy(unit="person")
-    with pytest.raises(dpv.DpvalueError, match="unit='person' needs to know whose each row is"):
+    with pytest.raises(dpv.DpvalueError, match="unit='person' needs the person of each row"):
         dpv.value(Parties(parties.X, parties.y, groups), test, privacy=privacy, **QUIET)
     everywhere = np.arange(60)
     everywhere[:20] = 0

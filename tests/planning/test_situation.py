@@ -144,7 +144,7 @@ def test_sites_of_a_hundred_do_not_speak_for_sites_of_two() -> None:
     refits = dpv.plan(private, (X[:200], y[:200]), groups=uneven, **settings)
     assert isinstance(refits.expected, Agreement)
     assert refits.expected.too_small == (2,) * 14
-    assert "14 of 30 parties are too small to be judged" in refits.advice
+    assert "14 of 30 parties are too small for epsilon = 1 per record" in refits.advice
 
 
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
@@ -215,7 +215,7 @@ def test_an_error_is_stated_and_shrinks_with_the_public_rows() -> None:
         assert planned.expected is not None
         errors.append(planned.expected.error)
     assert errors[0] > errors[1] > errors[2] > 0
-    assert f"expected AUC {planned.expected_auc:.3f} ± {errors[2]:.2g}" in str(planned)
+    assert f"expected AUC for parties with a wrong label: {planned.expected_auc:.3f} ± {errors[2]:.2g}" in str(planned)
 
 
 def test_rows_that_agree_still_leave_an_error() -> None:
@@ -230,7 +230,7 @@ def test_too_few_public_rows_are_told_and_rule_nothing_out() -> None:
     planned = dpv.plan(200, (X, y), privacy=dpv.Privacy(8.0), preprocess=StandardScaler())
     assert planned.too_few
     assert not planned.cannot_work
-    assert "cannot be told: the public rows are too few" in planned.advice
+    assert "Inconclusive: the expected AUC has a standard error of" in planned.advice
     assert "cannot work" not in planned.advice
 
 

@@ -47,7 +47,7 @@ def test_the_same_request_gets_the_same_bytes_and_another_one_is_refused(tmp_pat
     first = ledger.release(0, "a", laplace(0.5), lambda: b"noisy")
     assert first == b"noisy"
     assert Ledger(tmp_path / "ledger").release(0, "a", laplace(0.5), never) == b"noisy"
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         ledger.release(0, "b", laplace(0.1), never)
     assert ledger.spent == pytest.approx(0.5, abs=1e-3)
     assert len(ledger.entries()) == 1
@@ -174,15 +174,15 @@ def test_an_old_copy_is_found_by_a_head_that_was_kept(tmp_path: Path) -> None:
     for one in heads:
         assert ledger.verify(one) == 4
     assert Ledger(tmp_path / "backup").verify(heads[2]) == 2  # nothing tells, without the head
-    with pytest.raises(dpv.DpvalueError, match="does not continue the kept head"):
+    with pytest.raises(dpv.DpvalueError, match="does not contain the stored head"):
         Ledger(tmp_path / "backup").verify(heads[4])
     with pytest.raises(dpv.DpvalueError, match="head must be what"):
         ledger.verify("yesterday")
     shutil.copy(tmp_path / "backup", path)
-    with pytest.raises(dpv.DpvalueError, match="does not continue the kept head"):
+    with pytest.raises(dpv.DpvalueError, match="does not contain the stored head"):
         Ledger(path, head=head)
     head.unlink()
-    with pytest.raises(dpv.DpvalueError, match="there is no head file"):
+    with pytest.raises(dpv.DpvalueError, match="does not exist: without it a rollback"):
         Ledger(path, head=head)
 
 
@@ -242,7 +242,7 @@ def test_no_file_becomes_a_fresh_budget(tmp_path: Path) -> None:
             with pytest.raises(dpv.DpvalueError) as caught:
                 touch()
             assert "\n" not in str(caught.value)
-        with pytest.raises(dpv.DpvalueError, match="there is a file already"):
+        with pytest.raises(dpv.DpvalueError, match="already exists"):
             Ledger.create(path, BUDGET, "me")
     path.unlink()
     for touch in (lambda: Ledger(path), lambda: ledger.release(1, "y", laplace(0.9), never)):
@@ -258,7 +258,7 @@ def test_two_ledgers_of_the_same_terms_start_their_chains_elsewhere(tmp_path: Pa
 
 @pytest.mark.parametrize("purpose", [7, None, b"x", "", " ", "a\nb", "\ud800"])
 def test_a_purpose_is_a_text(purpose: Any, tmp_path: Path) -> None:
-    with pytest.raises(dpv.DpvalueError, match="purpose must be a text"):
+    with pytest.raises(dpv.DpvalueError, match="purpose must be printable text"):
         Ledger.create(tmp_path / "ledger", BUDGET, "me", purpose=purpose)
 
 
@@ -266,14 +266,14 @@ def test_bad_files_and_budgets_are_refused_in_one_line(tmp_path: Path) -> None:
     Ledger.create(tmp_path / "ledger", BUDGET, "me")
     person = dpv.Privacy(unit="person")
     for given, message in (
-        ((tmp_path / "ledger", BUDGET, "me"), "there is a file already at"),
+        ((tmp_path / "ledger", BUDGET, "me"), "already exists"),
         ((tmp_path / "nowhere" / "ledger", BUDGET, "me"), "the folder of the ledger does not exist"),
         ((tmp_path / "new", dpv.Privacy(accounting="poisson"), "me"), "must have accounting='composition'"),
-        ((tmp_path / "new", BUDGET, " "), "name must be a text"),
-        ((tmp_path / "new", BUDGET, "me", ("a",), "who"), "person goes with unit person"),
+        ((tmp_path / "new", BUDGET, " "), "name must be printable text"),
+        ((tmp_path / "new", BUDGET, "me", ("a",), "who"), "person needs unit person"),
         (
             (tmp_path / "new", person, "me", ("a",)),
-            r"parties \(or party_column\) must be given for unit",
+            "must be given for unit party and no other",
         ),
         ((tmp_path / "new", BUDGET, "me", "everybody"), "parties must be names, or 'rows' without a party_column"),
     ):
@@ -299,7 +299,7 @@ def test_a_ledger_of_sites_is_not_one_of_their_rows(tmp_path: Path) -> None:
     with pytest.raises(dpv.DpvalueError, match="is for rows, and this run is on named parties"):
         each.require_for(site, BUDGET)
     more = Holding(("a", "c"), None)
-    with pytest.raises(dpv.DpvalueError, match="'c' is not among the parties of the ledger 'me'"):
+    with pytest.raises(dpv.DpvalueError, match="'c' is not a party of the ledger 'me'"):
         sites.require_for(more, BUDGET)
     sites.add_parties(["c"])
     sites.require_for(more, BUDGET)
@@ -308,7 +308,7 @@ def test_a_ledger_of_sites_is_not_one_of_their_rows(tmp_path: Path) -> None:
     for names in (["a"], ["c"], []):
         with pytest.raises(dpv.DpvalueError, match="names must be"):
             sites.add_parties(names)
-    with pytest.raises(dpv.DpvalueError, match="ledger of named parties alone"):
+    with pytest.raises(dpv.DpvalueError, match="added only to a ledger of named parties"):
         each.add_parties(["x"])
 
 
@@ -316,9 +316,11 @@ def test_a_ledger_of_persons_is_bound_to_their_ids(tmp_path: Path) -> None:
     budget = dpv.Privacy(unit="person", parties_per_person=2)
     ledger = Ledger.create(tmp_path / "ledger", budget, "me", person="patient")
     ledger.require_for(Holding(("a",), "patient"), budget)
-    with pytest.raises(dpv.DpvalueError, match="takes runs with --unit person --person patient --parties-per-person 2"):
+    with pytest.raises(
+        dpv.DpvalueError, match="accepts only runs with --unit person --person patient --parties-per-person 2"
+    ):
         ledger.require_for(Holding(("a",), None), dpv.Privacy(unit="party"))
-    with pytest.raises(dpv.DpvalueError, match="is for persons by the column 'patient'; this run has ids by 'visit'"):
+    with pytest.raises(dpv.DpvalueError, match="has person ids in the column 'patient'; this run has them in 'visit'"):
         ledger.require_for(Holding(("a",), "visit"), budget)
     with pytest.raises(dpv.DpvalueError, match="parties_per_person must be that of the ledger 'me', 2; got 1"):
         ledger.require_for(Holding(("a",), "patient"), dpv.Privacy(unit="person"))
@@ -423,7 +425,7 @@ def test_the_command_line_shows_and_verifies(tmp_path: Path) -> None:
     assert f"head: {ledger.head()}" in shown.stdout
     verified = CliRunner().invoke(app, ["ledger", "verify", str(path), "--head", ledger.head()])
     assert verified.exit_code == 0
-    assert "1 entries, all digests right, and the kept head is among them" in verified.stdout
+    assert "1 entry, all digests valid, and the stored head is among them" in verified.stdout
     for arguments in (["show", str(tmp_path / "missing")], ["verify", str(path), "--head", "9:" + "a" * 64]):
         refused = CliRunner().invoke(app, ["ledger", *arguments])
         assert refused.exit_code == 2

@@ -99,7 +99,7 @@ def test_an_entry_that_was_not_kept_releases_nothing(
     refused(
         lambda: ledger.release(3, "x", TENTH, lambda: b"drawn"),
         lambda: Ledger(path, "two").reserve(2, TENTH),
-        match="did not keep an entry: nothing was released",
+        match="did not store an entry: nothing was released",
     )
     assert len(ledger.entries()) == 3
 
@@ -135,7 +135,7 @@ def test_a_cut_end_and_a_chain_made_anew_are_noticed_by_a_head_alone(
         lambda: ledger.release(3, "y", TENTH, never),  # it had the ledger open
         lambda: ledger.spent,
         lambda: Ledger(path).verify(head.read_text().strip()),
-        match="does not continue the kept head",
+        match="does not contain the stored head",
     )
 
 
@@ -178,7 +178,7 @@ def test_another_ledger_in_its_place_is_refused(tmp_path: Path) -> None:
 def test_an_older_format_is_refused_and_says_where_to_read_on(path: Path) -> None:
     with opened(path) as database:
         database.executescript("ALTER TABLE ledger DROP COLUMN digest; UPDATE ledger SET format = 3")
-    refused(lambda: Ledger(path), match=r"must be a ledger of format 4, got 3: CHANGELOG\.md says how")
+    refused(lambda: Ledger(path), match=r"must be a ledger of format 4, got 3: CHANGELOG\.md explains how")
 
 
 @pytest.mark.parametrize("trials", [60, pytest.param(300, marks=pytest.mark.slow)])

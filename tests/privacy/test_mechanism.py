@@ -100,7 +100,7 @@ def test_nothing_is_released_without_noise() -> None:
     everyone, engine = torch.arange(2), dpv.Local(dtype="float64")
     private = Contributions(model, rows, make_mechanism(dpv.Privacy(), 0.5, 1.0), engine)
     clipped = private.at(model.initial(0).expand(2, -1), everyone)
-    with pytest.raises(dpv.DpvalueError, match="noise must be given: a contribution does not leave without it"):
+    with pytest.raises(dpv.DpvalueError, match="noise must be given: contributions are released only with noise"):
         private.release(clipped, None, everyone, None)
     free = Contributions(model, rows, make_mechanism(None, 0.5, 0.0), engine)
     assert torch.equal(free.release(clipped, None, everyone, None), clipped)

@@ -189,7 +189,7 @@ def test_secure_and_fast_noise_give_the_same_values_but_for_the_noise() -> None:
         noise = 8 * 15**0.5 * float(fast.noise_std.max())
         assert noise < 0.05
         assert float((secure.rows - fast.rows).norm(dim=1).max()) <= 0.5 / 1000 + noise
-    with pytest.raises(dpv.DpvalueError, match="too little for exact sums"):
+    with pytest.raises(dpv.DpvalueError, match="too small for exact sums"):
         dpv.release(train, test, **{**settings, "privacy": dpv.Privacy(1e8, mechanism="gaussian")})
 
 
@@ -218,4 +218,4 @@ def test_secure_noise_is_the_default_and_the_seed_does_not_repeat_it() -> None:
     assert not torch.equal(first.rows, second.rows)
     assert "imulation" not in str(first.guarantee)
     fast = dpv.release(train, test, noise="fast", **settings)
-    assert "Simulation: whoever knows the seed can remove the noise" in str(fast.guarantee)
+    assert "Simulation: anyone who knows the seed can remove the noise" in str(fast.guarantee)

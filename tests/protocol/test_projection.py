@@ -133,7 +133,7 @@ def test_too_many_directions_are_refused() -> None:
     train, test = classification(10)
     with pytest.raises(dpv.DpvalueError, match="projection must be a Projection, 'auto' or None, got 3"):
         dpv.value(train, test, projection=3, **QUIET)  # type: ignore[arg-type]
-    with pytest.raises(dpv.DpvalueError, match="source 'refit' comes with game='refit'"):
+    with pytest.raises(dpv.DpvalueError, match="source 'refit' is for game='refit'"):
         dpv.value(train, test, projection=dpv.Projection(2, "refit"), **QUIET)
 
 

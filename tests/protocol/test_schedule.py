@@ -72,7 +72,7 @@ def test_lagged_and_replay() -> None:
     assert dpv.Schedule("lagged").shape(1000) == (20, 50)
     assert dpv.Schedule("lagged", burn_in=0.9).first_valued(1000) == 900
     assert str(dpv.Schedule("lagged", rounds=4)) == "lagged, 4 rounds"
-    assert str(dpv.Schedule("lagged")) == "lagged, 50 probes a round"
+    assert str(dpv.Schedule("lagged")) == "lagged, 50 probes per round"
     replay = dpv.Schedule("replay", rounds=4)
     assert str(replay) == "replay, 4 rounds of 20 probes"
     np.testing.assert_allclose(replay.matrix(1000), [[0.25] * 4])

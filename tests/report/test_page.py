@@ -64,7 +64,7 @@ def test_the_page_needs_nothing_from_elsewhere(page: str) -> None:
     assert not re.search(r"<[^>]*\s(style|on\w+)=", page)  # the policy would not let it
     assert "<b>x" not in page  # a name is no markup
     assert page.count("<svg id=") == 4
-    for text in ("Guarantee", "epsilon = 3", "Finding the known answer", "What the budget allows", "DP noise"):
+    for text in ("Guarantee", "epsilon = 3", "Detection of marked parties", "Budget and ceilings", "DP noise"):
         assert text in page
 
 
@@ -105,12 +105,12 @@ def few() -> str:
 
 
 def test_few_parties_are_bars_with_names_and_the_verdict_comes_first(few: str) -> None:
-    assert few.index("In short") < few.index('id="values-chart"') < few.index('id="parties"') < few.index("Guarantee")
+    assert few.index("Verdict") < few.index('id="values-chart"') < few.index('id="parties"') < few.index("Guarantee")
     assert few.count('<span class="name"') == 12
     assert few.count('<path class="whisker"') == 12
-    assert "1,000.00, shared in proportion to values" in few
-    assert "bad, labels makes the model worse" in few
-    assert "The error of the game itself is not in it" in few
+    assert "Shares of 1,000.00 in proportion to values" in few
+    assert "bad, labels harms the model" in few
+    assert "The error of the game itself is not included" in few
     assert few.count('class="bar low"') == 2  # in the key, and the one of bad labels
     assert "<b>x" not in few
     for head in ("records", "per record", "payout", "DP noise"):

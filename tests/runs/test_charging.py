@@ -37,7 +37,7 @@ def test_a_run_is_charged_and_run_again_for_nothing(schedule: str, tmp_path: Pat
         np.testing.assert_array_equal(first.values[name], again.values[name])
         np.testing.assert_array_equal(first.std_errors[name], again.std_errors[name])
     assert ledger.entries() == entries
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         dpv.value(train, test, **{**settings, "privacy": dpv.Privacy(0.5, 1e-5, mechanism="gaussian")})
     other = Ledger(tmp_path / "ledger", purpose="another question")
     with pytest.raises(dpv.BudgetExceeded):
@@ -108,7 +108,7 @@ def test_ledgers_are_for_secure_private_runs(tmp_path: Path) -> None:
         (early, dpv.Utility(*test, l2=0.5)),
         (early, dpv.Utility(*test, metric="accuracy")),
     ):
-        with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+        with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
             dpv.value(train, utility, semivalues=kind, **walks)
     metric = dpv.Utility(*test, metric=lambda outputs, labels: 0.0)
     with pytest.raises(dpv.DpvalueError, match="metric must not be a callable"):
@@ -123,11 +123,11 @@ def test_the_guarantee_names_the_budget_of_the_ledger(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "ledger", dpv.Privacy(3.0, 1e-5, neighbours="replace"), "me")
     result = dpv.value(train, test, ledger=ledger, **SETTINGS)
     sentence = str(result.guarantee)
-    assert "This run only" not in sentence
+    assert "for this run only" not in sentence
     assert "within epsilon = 3, delta = 1e-05 per party, neighbours replace" in sentence
     result.save(tmp_path / "result")
     assert dpv.load(tmp_path / "result").table.guarantee == result.guarantee  # type: ignore[union-attr]
-    assert "This run only" in str(dpv.value(train, test, **SETTINGS).guarantee)
+    assert "for this run only" in str(dpv.value(train, test, **SETTINGS).guarantee)
 
 
 @pytest.mark.slow
@@ -138,9 +138,9 @@ def test_screening_is_charged_to_the_same_budget(tmp_path: Path) -> None:
     first = dpv.baselines.public_loss(train, test, privacy=half, ledger=ledger)
     again = dpv.baselines.public_loss(train, test, privacy=half, ledger=ledger)
     np.testing.assert_array_equal(first.scores, again.scores)
-    assert "Charged to a ledger" in str(first.guarantee)
+    assert "charged to a ledger" in str(first.guarantee)
     assert [entry.purpose for entry in ledger.entries()] == ["screening"]
-    with pytest.raises(dpv.DpvalueError, match="was asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         dpv.baselines.public_loss(train, test, privacy=dpv.Privacy(0.4, 1e-5), ledger=ledger)
     values = Ledger(tmp_path / "ledger", purpose="values")
     with pytest.raises(dpv.BudgetExceeded):
@@ -160,7 +160,7 @@ def test_sites_and_their_rows_are_not_charged_as_strangers(tmp_path: Path) -> No
         dpv.value(train, test, ledger=rows, **SETTINGS)
     assert len(ledger.entries()) == 1
     alone = dpv.value(train, test, **SETTINGS)
-    with pytest.raises(dpv.DpvalueError, match="must be for the same parties"):
+    with pytest.raises(dpv.DpvalueError, match="must have the same parties"):
         dpv.privacy.total_epsilon([sites.guarantee, alone.guarantee], 1e-5)
     assert dpv.privacy.total_epsilon([alone.guarantee, alone.guarantee], 1e-5) < 2.01
 
@@ -178,7 +178,7 @@ def test_new_rows_and_new_people_never_cause_a_refusal(tmp_path: Path) -> None:
         privacy = dpv.Privacy(2.0, 1e-5, unit="person", parties_per_person=3)
         assert dpv.value(some, public, ledger=purpose, privacy=privacy, **settings).guarantee.charged.person == "who"
     renamed = frame.rename(columns={"who": "visit"})
-    with pytest.raises(dpv.DpvalueError, match="is for persons by the column 'who'; this run has ids by 'visit'"):
+    with pytest.raises(dpv.DpvalueError, match="has person ids in the column 'who'; this run has them in 'visit'"):
         dpv.value(renamed, public, ledger=ledger, privacy=privacy, **{**settings, "persons": "visit"})
 
 
@@ -189,7 +189,7 @@ def test_an_answer_that_is_returned_again_says_so(tmp_path: Path) -> None:
     assert "returned again" not in str(first.guarantee)
     again = dpv.value((train[0] + 1, train[1]), test, ledger=Ledger(tmp_path / "ledger"), **SETTINGS)
     day = ledger.entries()[0].time[:10]
-    assert f"Charged on {day}, returned again: other rows of the same size would get the same." in str(again.guarantee)
+    assert f"first charged on {day} and are returned again: other rows of the same size would" in str(again.guarantee)
     np.testing.assert_array_equal(first.values["shapley"], again.values["shapley"])
 
 
@@ -201,7 +201,7 @@ def test_what_can_fail_for_public_reasons_fails_before_the_first_charge(tmp_path
     for settings, message in (
         ({"semivalues": "shaply"}, "semivalue must be one of"),
         ({"model": "forest"}, "model must be"),
-        ({"projection": None, "clip": 1.0, "schedule": dpv.Schedule("replay", rounds=2)}, "too little for exact sums"),
+        ({"projection": None, "clip": 1.0, "schedule": dpv.Schedule("replay", rounds=2)}, "too small for exact sums"),
     ):
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.value(train, test, **{**huge, **settings})

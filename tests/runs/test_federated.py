@@ -181,8 +181,8 @@ def test_the_plan_states_the_honest_epsilon_of_all_rounds() -> None:
         if accounted == "poisson":
             assert honest > 1.5
             assert found.guarantee.claimed_epsilon == 1.0
-            assert "claimed epsilon = 1 (poisson); what is really spent:" in str(planned)
-            assert "it does not hold for releases that carry names" in str(found)
+            assert "claimed: epsilon = 1 (poisson accounting); really spent:" in str(planned)
+            assert "The claim does not hold for releases that carry names" in str(found)
 
 
 def made_secure(**given: Any) -> dict[str, Any]:
@@ -203,12 +203,12 @@ def test_all_rounds_are_charged_before_the_first_and_answered_again_for_nothing(
     assert ledger.entries() == entries
     assert torch.equal(again.table, first.table)
     np.testing.assert_array_equal(again.values["shapley"], first.values["shapley"])
-    assert "Charged to a ledger" in str(first)
+    assert "charged to a ledger" in str(first)
     assert "returned again" in str(again)
     other = dpv.Ledger(tmp_path / "ledger", purpose="another question")
     with pytest.raises(dpv.BudgetExceeded):
         federated(**made_secure(ledger=other, schedule=schedule))
-    with pytest.raises(dpv.DpvalueError, match="asked for differently before"):
+    with pytest.raises(dpv.DpvalueError, match="already requested with other settings"):
         federated(**made_secure(ledger=ledger, schedule=schedule, learning_rate=0.3))
     assert ledger.entries() == entries
 
@@ -320,14 +320,14 @@ def test_what_federated_learning_does_not_do_is_refused() -> None:
         with pytest.raises(dpv.DpvalueError, match=r"federated learning takes the schedules"):
             federated(schedule=schedule)
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"permutations": 10}, "permutations is not for federated learning"),
+        ({"permutations": 10}, "permutations must not be given for federated learning"),
         ({"rounds": 0}, "rounds must be a whole number of at least 1"),
         ({"orders": 0}, "orders must be a whole number of at least 1"),
     ]
     for given, message in refused:
         with pytest.raises(dpv.DpvalueError, match=message):
             dpv.federated(PRIVATE, PUBLIC, settings(), groups=GROUPS, progress=False, **given)
-    with pytest.raises(dpv.DpvalueError, match="a job is for rounds with privacy"):
+    with pytest.raises(dpv.DpvalueError, match="a job needs privacy"):
         ready(privacy=None).job(list(SIZES))
     with pytest.raises(dpv.DpvalueError, match="accounting must be 'composition'"):
         by_messages(ready(privacy=dpv.Privacy(1.0, accounting="poisson")), at_home(simulation=True))

@@ -43,7 +43,7 @@ def test_the_plan_is_what_a_run_spends(schedule: str) -> None:
     assert run.guarantee.noise_multiplier == pytest.approx(planned.spent.noise_multiplier)
     np.testing.assert_allclose(run.noise_std, 0.5 * (planned.table_noise or 0.0))
     assert planned.costs.table_bytes == run.rows.numel() * 4
-    assert f"{planned.spent.releases} release" in str(planned)
+    assert f"releases: {planned.spent.releases} per party" in str(planned)
 
 
 def test_bad_input() -> None:
@@ -75,7 +75,7 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
         "mu = 0.298",
         "advantage 0.39",
         "advantage 0.12",
-        "AUC at most 0.881 where each releases on its own",
+        "at most 0.881 without a trusted curator",
     ):
         assert part in str(found)
     several = dpv.plan(800, schedule="running-mean")
@@ -93,13 +93,13 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
 def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
     found = dpv.plan(800, privacy=dpv.Privacy(0.1), auc=0.881)
     assert found.epsilon_needed == pytest.approx(1.0, abs=2e-3)
-    assert "AUC 0.881 needs epsilon = 1 or more, where each releases on its own" in str(found)
+    assert "AUC 0.881 needs epsilon = 1 or more without a trusted curator" in str(found)
     assert "cannot work" in found.advice
     assert "unit='record'" in found.advice
     assert found.expected_auc is None
     assert found.efficiency is None
     assert found.spent is None  # one number or all directions: open without a utility
-    assert "chosen with a utility" in str(found)
+    assert "needs a utility" in str(found)
 
 
 @pytest.mark.slow
@@ -110,11 +110,11 @@ def test_records_speak_for_a_party_together(public: Any) -> None:
     assert blind.epsilon_needed is None
     assert "give a utility to see which epsilon" in str(blind)
     given: dict[str, Any] = {"privacy": record, "records": 45, "preprocess": StandardScaler()}
-    with pytest.raises(dpv.DpvalueError, match="the refit game says how it agrees with retraining"):
+    with pytest.raises(dpv.DpvalueError, match="the refit game is planned by its agreement with retraining"):
         dpv.plan(10, public, auc=0.95, **given)
     seen = dpv.plan(10, public, auc=0.95, game="steps", **given)
     assert (seen.epsilon_needed or 9.0) < 0.5
-    assert "finding parties with half of the labels wrong" in str(seen)
+    assert "expected AUC for parties with half of their labels wrong" in str(seen)
     shared = dpv.plan(10, privacy=dpv.Privacy(unit="person", parties_per_person=5), records=45)
     assert shared.limits.laplace is not None
     assert shared.limits.laplace_ceiling is None
@@ -175,12 +175,12 @@ def test_advice_names_what_would_work(public: Any) -> None:
     train, _, _ = flipped_breast_cancer(300)
     settings: dict[str, Any] = {"privacy": dpv.Privacy(0.1), "preprocess": StandardScaler()}
     rows = dpv.plan(train, public, **settings)
-    assert "cannot work: values would be close to random. AUC 0.75 takes epsilon = " in rows.advice
+    assert "cannot work: values would be close to random. AUC 0.75 needs epsilon = " in rows.advice
     sites = dpv.plan(train, public, groups=np.arange(300) % 6, game="steps", **settings)
-    assert "With unit='record' the same epsilon is expected to give AUC" in sites.advice
+    assert "With unit='record' and the same epsilon, the expected AUC is" in sites.advice
     refits = dpv.plan(train, public, groups=np.arange(300) % 6, **settings)
-    assert "cannot work: values would have little to do with what retraining would say" in refits.advice
-    assert "protecting records (unit='record')" in refits.advice
+    assert "cannot work: its AUC ceiling is 0.55." in refits.advice
+    assert "protect records (unit='record')" in refits.advice
     weak = dpv.plan(train, public, privacy=dpv.Privacy(0.35), preprocess=StandardScaler())
     assert "is weak" in weak.advice
     claimed = dpv.plan(9, privacy=dpv.Privacy(accounting="poisson"), schedule="running-mean", permutations=50)
@@ -200,7 +200,7 @@ def test_the_plan_reads_well_at_every_budget(unit: str, neighbours: str) -> None
             assert not re.search(r"[.:;] (Or|And|But)\b", text)
             assert text.endswith(".")
             if detection.ceiling(epsilon, neighbours) > 0.9995:
-                assert "the budget sets no useful limit" in text
+                assert "no useful limit at this budget" in text
 
 
 def test_advice_where_nothing_reaches_the_wanted_auc() -> None:
@@ -209,12 +209,12 @@ def test_advice_where_nothing_reaches_the_wanted_auc() -> None:
     ruled_out = replace(dpv.plan(10, privacy=budget), expected=Expectation(0.52, 0.01))
     assert advice(ruled_out, float("inf"), None) == (
         "epsilon = 0.1 per party cannot work: values would be close to random. No epsilon gives AUC 0.75 with this "
-        "utility and model. What may work: value data sets (groups=) and protect their records (unit='record'), as "
-        "noise shrinks with their size."
+        "utility and model. Alternative: value data sets (groups=) and protect their records (unit='record'). "
+        "Noise then shrinks with the size of a party."
     )
     records = advice(replace(ruled_out, privacy=replace(budget, unit="record")), float("inf"), None)
     assert records.endswith("No epsilon gives AUC 0.75 with this utility and model.")
-    assert advice(ruled_out, 3.0, None).count("AUC 0.75 takes epsilon = 3.") == 1
+    assert advice(ruled_out, 3.0, None).count("AUC 0.75 needs epsilon = 3.") == 1
 
 
 def test_the_plan_reads_no_private_row(public: Any) -> None:
@@ -223,6 +223,6 @@ def test_the_plan_reads_no_private_row(public: Any) -> None:
     first, second = (dpv.plan(one, public, preprocess=StandardScaler()) for one in (train, junk))
     assert first.expected_auc == second.expected_auc
     # Memory and time are measured: they are of this process, as it is.
-    texts = [re.sub(r"(?s), about [^\n]* of memory.*?\ntime:[^\n]*", "", str(one)) for one in (first, second)]
+    texts = [re.sub(r"(?s)\nmemory: about .*?\ntime:[^\n]*", "", str(one)) for one in (first, second)]
     assert texts[0] == texts[1]
     assert "time:" not in texts[0]

@@ -182,9 +182,9 @@ def test_a_comparison_says_what_its_interval_does() -> None:
     assert apart.told_apart
     assert apart.confidence > 0.99999
     assert apart.difference == -0.5
-    assert str(apart).startswith("a is worth more than b, at a confidence of more than 99.9%: b less a is -0.5 (95%")
+    assert str(apart).startswith("a is worth more than b with a confidence of more than 99.9%: b minus a is -0.5 (95%")
     assert not alike.told_apart
-    assert str(alike).startswith("b and c cannot be told apart: their values differ by 0.05 (95% interval -0.")
+    assert str(alike).startswith("b and c cannot be distinguished: their values differ by 0.05 (95% interval -0.")
     edge = compare(("a", "b", "c"), found, "b", "c", alike.confidence)  # just at that level it leaves out 0
     assert edge.low == pytest.approx(0, abs=1e-9)
     for names, message in ((("a", "z"), "party must be one of 'a', 'b', 'c'; got 'z'"), (("a", "a"), "'a' twice")):

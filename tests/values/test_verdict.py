@@ -42,33 +42,35 @@ def test_who_helps_who_harms_and_who_cannot_be_told_apart(table: dpv.Table) -> N
     assert found.alike == (("e", "a"),)
     assert found.first == ()
     assert found.sentences[:4] == (
-        "b, e and a make the model better: their values are above zero by more than the noise.",
-        "c makes the model worse: its value is below zero by more than the noise.",
-        "Whether d helps or harms cannot be said: its interval holds zero.",
-        "Not to be told apart from one another: e and a.",
+        "b, e and a improve the model: their values are above zero by more than the noise.",
+        "c harms the model: its value is below zero by more than the noise.",
+        "Inconclusive for d: its interval contains zero.",
+        "Cannot be distinguished from each other: e and a.",
     )
     assert "the game itself" in found.sentences[-1]
-    assert "is not in it" in found.sentences[-1]
+    assert "is not included" in found.sentences[-1]
     assert str(found) == "\n".join(found.sentences)
 
 
 def test_what_noise_hides_is_not_said(table: dpv.Table) -> None:
     hidden = judged(table, np.array([0.1, 0.2, -0.1]), std=3.0)
-    assert hidden.sentences[0] == "Whether b, a and c help or harm cannot be said: their intervals hold zero."
-    assert hidden.sentences[1] == "No two parties can be told apart."
+    assert hidden.sentences[0] == "Inconclusive for b, a and c: their intervals contain zero."
+    assert hidden.sentences[1] == "No two parties can be distinguished."
     clear = judged(table, np.array([0.1, 0.2, -0.1]), std=0.0)
-    assert clear.sentences[0] == "b and a make the model better: their values are above zero."
-    assert "Each party can be told apart from the next in the ranking." in clear.sentences
-    assert clear.sentences[-1].startswith("There is no noise in these values.")
+    assert clear.sentences[0] == "b and a improve the model: their values are above zero."
+    assert "Every party can be distinguished from the next in the ranking." in clear.sentences
+    assert clear.sentences[-1].startswith("These values have no noise.")
     missing = judged(table, np.array([1.0, np.nan, 2.0]))
     assert missing.unclear == ("b",)
 
 
 def test_a_total_is_shared_in_words(table: dpv.Table) -> None:
     said = str(judged(table, np.array([1.0, 3.0, -3.0]), std=1e-6, pay=1000))
-    assert "1,000.00, shared by value, gives b 750.00 (750.00 to 750.00); a 250.00 (" in said
-    assert "; a 250.00 (250.00 to 250.00), and the others nothing." in said
-    assert "1,000.00 cannot be shared by these values" in str(judged(table, np.array([-1.0, -3.0, -3.0]), pay=1000))
+    assert "Shares of 1,000.00 in proportion to values: b 750.00 (750.00 to 750.00); a 250.00 (" in said
+    assert "; a 250.00 (250.00 to 250.00). The others get nothing." in said
+    assert "1,000.00 cannot be shared in proportion to these values" in str(
+        judged(table, np.array([-1.0, -3.0, -3.0]), pay=1000)
+    )
 
 
 def test_of_many_it_says_which_to_look_at_first(table: dpv.Table) -> None:
@@ -77,14 +79,16 @@ def test_of_many_it_says_which_to_look_at_first(table: dpv.Table) -> None:
     found = judged(table, middle)
     assert found.first == (7, 0, 1, 2, 3, 4, 5, 6, 8, 9)
     assert found.alike == ()
-    assert found.sentences[0].startswith(f"Of 40 rows, {len(found.helps)} make the model better and {len(found.harms)}")
-    assert "(the lowest first, counted from 0): 7, 0, 1, 2, 3, 4, 5, 6, 8 and 9." in found.sentences[1]
+    assert found.sentences[0].startswith(
+        f"Of 40 rows, {len(found.helps)} improve the model and {len(found.harms)} harm it"
+    )
+    assert "(lowest first; row numbers start at 0): 7, 0, 1, 2, 3, 4, 5, 6, 8 and 9." in found.sentences[1]
     auc = table.expected_auc
     assert auc is not None
     likely = expected_wrong(40, 10, 0.2, auc, law_named(table.guarantee.law))
-    assert f"about {likely:.0f} if 20% of all rows have (by chance 2)" in found.sentences[2]
+    assert f"about {likely:.0f} if 20% of all rows are wrong (2 by chance)" in found.sentences[2]
     blind = replace(table, origin=replace(table.origin, expected_auc=None))
-    assert "cannot be said" in judged(blind, middle).sentences[2]
+    assert "is unknown" in judged(blind, middle).sentences[2]
     guess = replace(table, origin=replace(table.origin, expected_auc=0.5))
     assert "no better than by chance" in judged(guess, middle).sentences[2]
 
@@ -123,4 +127,4 @@ def test_names_in_sentences_cannot_steer(table: dpv.Table) -> None:
     hostile, values = replace(table, names=("a\nb\x1b[31m", "c")), np.array([1.0, 0.5])
     said = str(judge(hostile, NoiseDraws(values, values, values + np.zeros((3, 2)), np.zeros(2), 0)))
     assert "\x1b" not in said
-    assert said.startswith("a\\x0ab\\x1b[31m and c make the model better")
+    assert said.startswith("a\\x0ab\\x1b[31m and c improve the model")

@@ -88,11 +88,11 @@ def audit(
     asked, labels = read_given(settings, given, learning_rate=STILL)
     privacy = asked.privacy
     if privacy is None:
-        raise DpvalueError("privacy must be a Privacy, got None: without one there is no claim to audit")
+        raise DpvalueError("privacy must be a Privacy, got None: an audit needs a claim")
     asked.require_no_keeper("an audit")
     require_count("runs", runs)
     if privacy.unit != "party" and asked.learning_rate != STILL:
-        raise DpvalueError(f"learning_rate must be left as it is for unit={privacy.unit!r}: see the module's text")
+        raise DpvalueError(f"learning_rate must be left at its default for unit={privacy.unit!r}")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
     public = as_utility(utility, *labels)
     sizes, units = counts_of(parties, privacy, records, *labels, public)

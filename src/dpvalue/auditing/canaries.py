@@ -71,7 +71,7 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
     """
     privacy = settings.privacy
     if privacy is None:
-        raise DpvalueError("privacy must be given: without it there is no claim to audit")
+        raise DpvalueError("privacy must be given: an audit needs a claim")
     at, encoding = open_setting(utility, settings, sizes, units)
     layout = _Layout.of(sizes, units, privacy)
     pool = _Pool.of(utility, encoding)

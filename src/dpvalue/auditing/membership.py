@@ -194,7 +194,9 @@ def _trial(attacked: _AttackTarget, members: int, shadow_rows: int, shadows: int
 def _likelihood_ratios(told: Floats, seen: Floats, held: Any) -> Floats:
     """The log-likelihood ratio of each target's value, with normal laws of one variance fitted to the shadow values."""
     if min(held.sum(0).min(), (~held).sum(0).min()) < _LEAST_OF_A_KIND:
-        raise DpvalueError(f"shadows must be more: a target is in or out of fewer than {_LEAST_OF_A_KIND} shadow sets")
+        raise DpvalueError(
+            f"shadows must be larger: each target must be in at least {_LEAST_OF_A_KIND} shadow sets and out of as many"
+        )
     with_ = np.where(held, seen, 0.0).sum(0) / held.sum(0)
     without = np.where(held, 0.0, seen).sum(0) / (~held).sum(0)
     variance = np.square(seen - np.where(held, with_, without)).sum(0) / (len(seen) - 2)

@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 def audit(
     attack: Annotated[str, option("canaries (default) or membership.")] = "canaries",
     data: Annotated[str, option("breast-cancer (default) or diabetes.")] = "breast-cancer",
-    epsilon: Annotated[float, option("The budget whose claim is attacked; 1.")] = 1.0,
-    delta: Annotated[float, option("Its delta; 5e-5.")] = 5e-5,
+    epsilon: Annotated[float, option("Claimed epsilon to attack; 1.")] = 1.0,
+    delta: Annotated[float, option("Claimed delta; 5e-5.")] = 5e-5,
     unit: Annotated[str, option("party, record (default) or person; for canaries.")] = "record",
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     accounting: Annotated[str, option("composition (default), or the paper's poisson.")] = "composition",
     mechanism: Annotated[str, option("auto (default), gaussian or laplace.")] = "auto",
     schedule: Annotated[str, option("replay (default), lagged, or a schedule of the paper.")] = "replay",
-    parties: Annotated[int, option("How many parties, for canaries; 8.")] = 8,
-    records: Annotated[int, option("Records of each, for canaries; 50.")] = 50,
-    permutations: Annotated[int, option("Permutations of one run; 100.")] = 100,
-    runs: Annotated[int, option("Runs with canaries, and without; 1000. Or trials; 40.")] = 0,
-    seed: Annotated[int, option("Seed of public randomness; 0.")] = 0,
+    parties: Annotated[int, option("Number of parties, for canaries; 8.")] = 8,
+    records: Annotated[int, option("Records per party, for canaries; 50.")] = 50,
+    permutations: Annotated[int, option("Permutations per run; 100.")] = 100,
+    runs: Annotated[int, option("Runs with and without canaries; 1000. For membership: trials; 40.")] = 0,
+    seed: Annotated[int, option("Seed for public randomness; 0.")] = 0,
 ) -> None:
-    """Attack a claim: plant canaries and bound epsilon from below, or infer membership. Exit code 1 if it breaks.
+    """Attack a privacy claim with canaries or membership inference. Exit code 1 if the claim is violated.
 
-    Without options: the example of the README, eight sites with 50 records each at epsilon = 1 per record.
+    Canaries give a lower bound on epsilon. Without options the command attacks the example of the README: eight
+    sites with 50 records each, epsilon = 1 per record.
 
     Example: dpvalue audit --mechanism laplace --runs 2000
     """
@@ -80,7 +81,7 @@ def _membership(data: str, trials: int, privacy: Privacy, fields: SettingsKeywor
     X, y = embedded(data)
     order = np.random.default_rng(fields["seed"]).permutation(len(X))
     mine, public = order[:300], order[300:]
-    out.print(f"{data}: 25 members among 50 targets, 200 rows for shadow sets; is a row a member, by its value?")
+    out.print(f"{data}: infer membership from values; 25 members among 50 targets, 200 rows for shadow sets")
     holds = True
     exposed: SettingsKeywords = {**fields, "privacy": None, "schedule": None}
     for each in (exposed, {**fields, "privacy": replace(privacy, unit="party")}):

@@ -1,4 +1,4 @@
-"""`dpvalue check`: what is wrong with private rows, for whoever holds them."""
+"""`dpvalue check`: list the unreadable rows of a private file, for its holder."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ Text = str | None
 @app.command()
 def check(
     train: Annotated[list[str] | None, argument()] = None,
-    test: Annotated[Text, option("The public file.")] = None,
-    target: Annotated[Text, option("The column of labels.")] = None,
-    group: Annotated[Text, option("The column that names the party of each row.")] = None,
-    person: Annotated[Text, option("The column of persons' ids.")] = None,
-    parties_per_person: Annotated[int, option("The most parties that a person counts in; 1.")] = 1,
+    test: Annotated[Text, option("Public file.")] = None,
+    target: Annotated[Text, option("Label column.")] = None,
+    group: Annotated[Text, option("Column with the party of each row.")] = None,
+    person: Annotated[Text, option("Column with person ids.")] = None,
+    parties_per_person: Annotated[int, option("Maximum number of parties per person; 1.")] = 1,
     classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
-    task: Annotated[str, option("classification or regression; else inferred.")] = "auto",
-    drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
+    task: Annotated[str, option("auto (default), classification or regression.")] = "auto",
+    drop: Annotated[list[str] | None, option("Column to drop; repeatable.")] = None,
 ) -> None:
-    """Tell the holder of a private file, in full, which of its rows would count for nothing, and which are public.
+    """List the rows of a private file that contribute zero or that are public, for the holder of the file.
 
-    It releases nothing, but what it prints is private: it is for whoever holds the rows. Exit code 1 if any row
-    would count for nothing.
+    The command releases nothing. Its output is private: do not share it. Exit code 1 if any row contributes zero.
 
     Example: dpvalue check train.csv --test test.csv --target label
     """
@@ -46,7 +45,7 @@ def check(
         }  # fmt: skip
         config = make_config({name: option for name, option in given.items() if option is not None})
         checked = check_files(config)
-    out.print("This is for the eyes of whoever holds the rows. Nothing was released.\n")
+    out.print("This output is private: only the holder of the rows should see it. Nothing was released.\n")
     for file in checked.files:
         _show_file(file)
     _show_labels(checked, config.test)
@@ -54,7 +53,7 @@ def check(
 
 
 def _show_file(file: FileCheck) -> None:
-    verdict = f"{file.unused} of them count for nothing" if file.unused else "all of them count"
+    verdict = f"{file.unused} contribute zero" if file.unused else "all contribute"
     out.print(f"{file.path}: {file.records} records, {verdict}", style="bold")
     kinds = sorted(file.places, key=lambda kind: (kind.counts, kind.column, kind.what))
     for kind in kinds:
@@ -75,12 +74,12 @@ def _show_labels(checked: Check, test: str) -> None:
     grid.add_column("private", justify="right")
     grid.add_column("")
     for name, here, there in checked.labels:
-        grid.add_row(name, here, there, "counts for nothing" if name in checked.unknown else "")
+        grid.add_row(name, here, there, "contributes zero" if name in checked.unknown else "")
     out.print(grid)
 
 
 def _places(word: str, places: list[int]) -> str:
-    """Places in words, runs of them as one: lines 3, 7-9.
+    """Return line or row numbers as text; consecutive numbers become a range.
 
     >>> _places("line", [3]), _places("row", [3, 7, 8, 9])
     ('line 3', 'rows 3, 7-9')

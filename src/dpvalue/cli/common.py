@@ -1,4 +1,4 @@
-"""What all commands share: the application, how they print and fail, and what a finished run prints."""
+"""Parts shared by all commands: the application, printing, errors, and the output of a finished run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dpvalue.runs.execute import FinishedRun
 
 app = typer.Typer(
-    help="What is each party's data worth to a model? Values under differential privacy.",
+    help="Estimate the value of each party's data to a model, under differential privacy.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,  # a traceback must not print private rows
     rich_markup_mode=None,
@@ -44,8 +44,8 @@ METRICS = "loss (default), accuracy, balanced_accuracy, auc, mse, mae, r2"
 """The names of metrics in help texts, which load no torch."""
 
 CHECK_ADVICE = (
-    "A private row that cannot be read counts for nothing, and nobody is told; `dpvalue check` lists such rows for "
-    "whoever holds the file."
+    "Unreadable private rows contribute zero and are not reported. The holder of the file can list them with "
+    "`dpvalue check`."
 )
 
 
@@ -58,25 +58,25 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def main(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """What is each party's data worth to a model? Values under differential privacy."""
+    """Estimate the value of each party's data to a model, under differential privacy."""
 
 
 def option(text: str, *names: str) -> Any:
-    """Return an option whose text says what its default is."""
+    """Return an option; its help text states the default."""
     return typer.Option(*names, help=text, show_default=False)
 
 
 def argument() -> Any:
-    """Return an argument that the text of its command describes: a list of its own would take half a screen."""
+    """Return an argument without a help entry of its own; the command's docstring describes it."""
     return typer.Argument(hidden=True)
 
 
 @contextmanager
 def failing_clearly() -> Iterator[None]:
-    """Turn what is wrong with the input into one line and exit code 2; a warning is one line as well."""
+    """Print an input error as one line and exit with code 2; print a warning as one line."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *where: _complain("warning", message)
         try:
@@ -96,7 +96,7 @@ def _complain(kind: str, what: object) -> None:
 
 
 def show_done(done: FinishedRun, finding: str = "") -> None:
-    """Print the extremes, what they say, a finding if there is one, the guarantee, and where the files are."""
+    """Print the highest and lowest values, the verdict, the guarantee, and the paths of the files written."""
     name = done.result.semivalues[0].name
     out.print(_grid(done, name))
     if done.record.values is not None:
@@ -106,7 +106,7 @@ def show_done(done: FinishedRun, finding: str = "") -> None:
     known = done.record.detection
     if known is not None:
         out.print(
-            f"finding {known.column!r}: AUC {known.auc:.3f}, {known.precision:.0%} of the {known.k} lowest",
+            f"detection of {known.column!r}: AUC {known.auc:.3f}, precision {known.precision:.0%} at {known.k}",
             markup=False,
         )
     if finding:
@@ -117,7 +117,7 @@ def show_done(done: FinishedRun, finding: str = "") -> None:
 
 
 def _grid(done: FinishedRun, name: str) -> Grid:
-    """The values of a semivalue with their intervals; of many parties the extremes."""
+    """Return the values of a semivalue with intervals; for more than 12 parties, the highest and the lowest."""
     from dpvalue.values.payouts import amount
 
     grid = Grid(title=f"{name} values", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)

@@ -11,11 +11,11 @@ from dpvalue.cli.run import run_job
 
 @app.command()
 def demo(
-    epsilon: Annotated[float, option("Privacy budget of each record; 1.")] = 1.0,
-    out_: Annotated[Path, option("The folder to write; dpvalue-demo.", "--out")] = Path("dpvalue-demo"),
-    seed: Annotated[int, option("Makes the hospitals and the permutations; 0.")] = 0,
+    epsilon: Annotated[float, option("Privacy budget per record; 1.")] = 1.0,
+    out_: Annotated[Path, option("Output folder; dpvalue-demo.", "--out")] = Path("dpvalue-demo"),
+    seed: Annotated[int, option("Seed for hospitals and permutations; 0.")] = 0,
 ) -> None:
-    """Value ten made-up hospitals, three of them with bad labels, without exposing a record; ends with a report.
+    """Value ten synthetic hospitals under differential privacy and write a report. Three have flipped labels.
 
     Example: dpvalue demo --epsilon 0.5
     """
@@ -29,7 +29,7 @@ def demo(
 
 
 def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
-    """Write the files of the demonstration, value them, and say which hospitals were found."""
+    """Write the files of the demonstration, value them, and print which bad hospitals were found."""
     from dpvalue.runs.config import make_config
     from dpvalue.runs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
     from dpvalue.runs.folder import require_free
@@ -39,8 +39,8 @@ def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
     require_free(folder, overwrite=True)
     config = make_config({**write_demo(place, seed), "epsilon": epsilon})
     out.print(
-        f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer set; {CORRUPTED} have "
-        "half of their labels flipped. Which ones? The rest of the set is public and serves as the judge.\n"
+        f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer data. {CORRUPTED} of them "
+        "have half of their labels flipped: which ones? The remaining records are the public set.\n"
     )
     job = open_run(config)
     plan = job.plan()

@@ -14,16 +14,16 @@ from dpvalue.errors import require_choice, require_count
 @app.command()
 def reproduce(
     names: Annotated[list[str] | None, argument()] = None,
-    list_: Annotated[bool, option("Show all tables and figures, and how long they take.", "--list")] = False,
-    full: Annotated[bool, option("The paper's sizes, or small ones (default).", "--full/--quick")] = False,
-    data_dir: Annotated[str | None, option("Where data sets are; or set DPVALUE_DATA.")] = None,
-    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
-    workers: Annotated[int, option("Trials at once; 1.")] = 1,
+    list_: Annotated[bool, option("List all tables and figures with their run times.", "--list")] = False,
+    full: Annotated[bool, option("Use the sizes of the paper, or small ones (default).", "--full/--quick")] = False,
+    data_dir: Annotated[str | None, option("Folder of the data sets; by default DPVALUE_DATA.")] = None,
+    out_: Annotated[Path, option("Output folder; results.", "--out")] = Path("results"),
+    workers: Annotated[int, option("Number of parallel trials; 1.")] = 1,
     device: Annotated[str, option("cpu (default) or cuda.")] = "cpu",
 ) -> None:
-    """Make the paper's tables and figures again; stop and continue anywhere.
+    """Reproduce the tables and figures of the paper. An interrupted run resumes.
 
-    NAMES are those that --list shows. Of all, what needs data that is not there is left out.
+    NAMES are listed by --list. "all" skips experiments whose data is missing.
 
     Example: dpvalue reproduce uncertainty mia --full
     """
@@ -51,12 +51,12 @@ def reproduce(
         for experiment in wanted:
             if "all" in names and not experiment.has_data(data_dir):
                 lacking = ", ".join((*experiment.data, *experiment.weights))
-                out.print(f"{experiment.name}: left out, as its data is not here ({lacking})\n")
+                out.print(f"{experiment.name}: skipped, its data is missing ({lacking})\n")
                 continue
             try:
                 page, table = make_page(experiment, scale, out_, workers)
             except KeyboardInterrupt:
-                out.print("stopped; finished trials are kept, and the same command goes on")
+                out.print("stopped; finished trials are kept. Run the same command again to resume.")
                 raise typer.Exit(130) from None
             out.print(f"{experiment.title}\n\n{table}\nwritten to {page}\n")
             experiment.check(stored_trials(experiment, scale, out_), scale.quick)
@@ -65,11 +65,11 @@ def reproduce(
 @app.command()
 def bench(
     cases: Annotated[list[str] | None, argument()] = None,
-    json: Annotated[Path | None, option("Also write the numbers and the machine's facts here.")] = None,
+    json: Annotated[Path | None, option("Write the timings and a description of the machine to this file.")] = None,
 ) -> None:
-    """Time the engine beside the literal Algorithm 1, in one run on made data.
+    """Time the engine and the literal Algorithm 1 on synthetic data, in one process.
 
-    CASES are cpu (default), gpu, or names of single cases.
+    CASES are cpu (default), gpu, or the names of cases.
 
     Example: dpvalue bench covertype --json covertype.json
     """

@@ -1,4 +1,4 @@
-"""`dpvalue flower`: a study over Flower, for its coordinator; `dpvalue party serve` is the party's side."""
+"""`dpvalue flower`: run a study over Flower, as its coordinator. Parties use `dpvalue party serve`."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
     from dpvalue.flower.deploy import Link
 
 flower_app = typer.Typer(
-    help="A study over Flower, for its coordinator (pip install 'dpvalue[flower]').",
+    help="Run a study over Flower, as its coordinator (pip install 'dpvalue[flower]').",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 app.add_typer(flower_app, name="flower")
 _TRIES = 60
-Linked = Annotated[Path, option("The folder of the SuperLink; link.", "--link")]
+Linked = Annotated[Path, option("Folder of the SuperLink; link.", "--link")]
 
 
 @flower_app.command("new")
 def flower_new(
     folder: Annotated[Path, argument()],
-    host: Annotated[str, option("The name or address that parties reach; 127.0.0.1.")] = "127.0.0.1",
-    port: Annotated[int, option("The port; 9092.")] = 9092,
+    host: Annotated[str, option("Host name or address for the parties; 127.0.0.1.")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 9092.")] = 9092,
 ) -> None:
-    """Make the folder of a SuperLink: its certificate, and that of an authority of its own for parties to know it by.
+    """Create the folder of a SuperLink, with its TLS certificate and a certificate authority.
 
     Example: dpvalue flower new link --host study.example.org
     """
@@ -42,16 +42,16 @@ def flower_new(
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
-            raise DpvalueError(f"there is {folder} already: a SuperLink's folder is made once") from None
+            raise DpvalueError(f"{folder} already exists: choose a new folder") from None
         link = Link(f"{host}:{port}", write_authority(folder, host).authority)
         write_link(folder / "flwr", link)
         write_whole(folder / "link.json", f"{json.dumps({'address': link.address})}\n".encode())
-    out.print(f"{folder}: the SuperLink at {link.address}. Give parties this address and {folder / 'ca.crt'}.")
+    out.print(f"{folder}: SuperLink at {link.address}. Send the parties this address and {folder / 'ca.crt'}.")
 
 
 @flower_app.command("link")
 def flower_link(folder: Annotated[Path, argument()]) -> None:
-    """Run the SuperLink of a folder until it is stopped; it is started again if it ends.
+    """Run the SuperLink of a folder until Ctrl-C. It is restarted if it ends.
 
     Example: dpvalue flower link link
     """
@@ -65,13 +65,13 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
         require_secret(files.key)
         command = superlink(link, files, folder / "link.db")
         with held(folder), SupervisedProcess(command, environment(folder / "flwr"), folder / "link.log"):
-            out.print(f"SuperLink at {link.address}; what it says is in {folder / 'link.log'}. Ctrl-C stops it.")
+            out.print(f"SuperLink at {link.address}; log: {folder / 'link.log'}. Press Ctrl-C to stop.")
             _wait_for_ever()
 
 
 @flower_app.command("register")
 def flower_register(folder: Annotated[Path, argument()], keys: Annotated[list[Path], argument()]) -> None:
-    """Let parties take part, by the public keys of their nodes (dpvalue flower node).
+    """Register parties by the public keys of their nodes (dpvalue flower node).
 
     Example: dpvalue flower register link site-a.node.pub site-b.node.pub
     """
@@ -86,7 +86,7 @@ def flower_register(folder: Annotated[Path, argument()], keys: Annotated[list[Pa
 
 @flower_app.command("node")
 def flower_node(path: Annotated[Path, argument()]) -> None:
-    """Make the key of a party's node; the coordinator registers the file that ends in .pub.
+    """Create the key of a party's node. The coordinator registers the file that ends in .pub.
 
     Example: dpvalue flower node site-a.node
     """
@@ -95,27 +95,27 @@ def flower_node(path: Annotated[Path, argument()]) -> None:
         from dpvalue.flower.deploy import write_node_key
 
         if path.exists():
-            raise DpvalueError(f"there is a file already at {path}: a key is not written over")
+            raise DpvalueError(f"{path} already exists: a key is never overwritten")
         public = write_node_key(path)
-    out.print(f"{path} is yours alone; give the coordinator {public}")
+    out.print(f"{path}: keep it secret. Send {public} to the coordinator.")
 
 
 @flower_app.command("run")
 def flower_run(
     job: Annotated[Path, argument()],
     link: Linked = Path("link"),
-    parties: Annotated[int, option("How many are expected; 2.")] = 2,
-    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
-    test: Annotated[Path | None, option("The public file; else as the job names it.")] = None,
+    parties: Annotated[int, option("Expected number of parties; 2.")] = 2,
+    out_: Annotated[Path, option("Output folder; results.", "--out")] = Path("results"),
+    test: Annotated[Path | None, option("Public file; by default the one the job names.")] = None,
     roster: Annotated[Path | None, option("roster.toml: names and keys of the parties.")] = None,
-    key: Annotated[Path | None, option("The key that the job was signed with.")] = None,
-    gather: Annotated[float, option("Seconds to wait for parties to be there; 120.")] = 120.0,
-    deadline: Annotated[float, option("Seconds to wait for a round's answers; 300.")] = 300.0,
-    pay: Annotated[float | None, option("An amount to share by value.")] = None,
+    key: Annotated[Path | None, option("Key that signed the job.")] = None,
+    gather: Annotated[float, option("Seconds to wait for parties to connect; 120.")] = 120.0,
+    deadline: Annotated[float, option("Seconds to wait for the releases of a round; 300.")] = 300.0,
+    pay: Annotated[float | None, option("Amount to share in proportion to values.")] = None,
 ) -> None:
-    """Conduct a study: ask all parties that are there, then value what they have released.
+    """Run a study: ask all connected parties for their releases, then compute values.
 
-    Killed in any way, the same command goes on: nobody is asked for a round differently.
+    If the command is interrupted, run it again: it resumes and repeats the same requests.
 
     Example: dpvalue flower run study.job --link link --parties 4 --out results
     """
@@ -131,12 +131,12 @@ def flower_run(
                 "key": "" if key is None else str(key.absolute()),
             }  # fmt: skip
             sent = _conducted(link, job, out_, config)
-            out.print(f"{sent} messages were sent, one for each party and round")
+            out.print(f"messages sent: {sent}, one per party and round")
             value_releases(job, [], out_, test, roster, key, pay=pay)
 
 
 def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:
-    """Let the SuperLink conduct a study, wait until it is over, and return how many messages were sent."""
+    """Submit a study to the SuperLink, wait until it ends, and return the number of messages sent."""
     from dpvalue.coordinator.state import OVER
     from dpvalue.coordinator.study import ENTRY, STATE, require_place
     from dpvalue.errors import DpvalueError
@@ -152,11 +152,13 @@ def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int |
     (state / OVER).unlink(missing_ok=True)
     with alone(link / "app"):  # two studies at once must not start each other's
         number = submit(home, write_app(link / "app", {"coordinator": ENTRY, "folder": str(state), **config}))
-    out.print(f"run {number}: waiting for {config['parties']} parties, then for their answers", markup=False)
+    out.print(f"run {number}: waiting for {config['parties']} parties and their releases", markup=False)
     while not (state / OVER).is_file():
         standing = status(home, number)
         if standing.startswith("finished") and not (state / OVER).is_file():
-            raise DpvalueError(f"run {number} is {standing}: {link / 'link.log'} says more; the same command goes on")
+            raise DpvalueError(
+                f"run {number} is {standing}: see {link / 'link.log'}; run the same command again to resume"
+            )
         time.sleep(1.0)
     over = state / OVER
     said = parse_json(read_text(over), str(over))
@@ -172,7 +174,7 @@ def _link(folder: Path) -> Link:
 
     file = folder / "link.json"
     if not file.is_file():
-        raise DpvalueError(f"{folder} is not the folder of a SuperLink: dpvalue flower new makes one")
+        raise DpvalueError(f"{folder} is not the folder of a SuperLink: create one with dpvalue flower new")
     said = parse_json(read_text(file), str(file))
     is_address = must_be("HOST:PORT", lambda found: isinstance(found, str) and found.rpartition(":")[2].isdecimal())
     fields(address=is_address)(str(file), said)
@@ -193,7 +195,7 @@ def _wait_for(address: str) -> None:
             time.sleep(1.0)
         else:
             return
-    raise DpvalueError(f"no SuperLink listens at {address}: dpvalue flower link runs it")
+    raise DpvalueError(f"no SuperLink listens at {address}: start it with dpvalue flower link")
 
 
 def _wait_for_ever() -> None:

@@ -1,7 +1,8 @@
-"""`dpvalue job`, `job show` and `job verify`: what a coordinator asks of parties, in one file."""
+"""`dpvalue job`, `job show` and `job verify`: the file that a coordinator sends to the parties."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 Text = str | None
 job_app = typer.Typer(
-    help="Make a job for parties to answer at home; show or verify one.",
+    help="Create a job for parties to answer on their own machines; show or verify a job.",
     invoke_without_command=True,
     rich_markup_mode=None,
 )
@@ -24,29 +25,29 @@ app.add_typer(job_app, name="job")
 @job_app.callback()
 def job(
     context: typer.Context,
-    test: Annotated[Text, option("The public file: trusted rows that judge.")] = None,
-    target: Annotated[Text, option("The column of labels.")] = None,
-    epsilon: Annotated[float, option("What a party spends; 1.")] = 1.0,
-    out_: Annotated[Path, option("The file to write; study.job.", "--out")] = Path("study.job"),
-    sizes: Annotated[Text, option("Parties' numbers of records (persons), as 303,294.")] = None,
-    parties: Annotated[int | None, option("How many, if sizes are not known.")] = None,
+    test: Annotated[Text, option("Public file, to evaluate models on.")] = None,
+    target: Annotated[Text, option("Label column.")] = None,
+    epsilon: Annotated[float, option("Privacy budget; 1.")] = 1.0,
+    out_: Annotated[Path, option("Output file; study.job.", "--out")] = Path("study.job"),
+    sizes: Annotated[Text, option("Records (or persons) of each party, as 303,294.")] = None,
+    parties: Annotated[int | None, option("Number of parties, if sizes are unknown.")] = None,
     unit: Annotated[str, option("Protect each record (default), person or party.")] = "record",
-    parties_per_person: Annotated[int, option("The most parties that hold a person; 1.")] = 1,
-    delta: Annotated[float, option("Of Gaussian noise; 5e-5.")] = 5e-5,
+    parties_per_person: Annotated[int, option("Maximum number of parties per person; 1.")] = 1,
+    delta: Annotated[float, option("delta of Gaussian noise; 5e-5.")] = 5e-5,
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
-    task: Annotated[str, option("classification or regression; else inferred.")] = "auto",
-    model: Annotated[str, option("logistic or linear; else by the task.")] = "auto",
+    task: Annotated[str, option("auto (default), classification or regression.")] = "auto",
+    model: Annotated[str, option("auto (default), logistic or linear.")] = "auto",
     metric: Annotated[str, option(f"{METRICS}.")] = "loss",
-    preprocess: Annotated[str, option("columns (default), or numbers as they are.")] = "columns",
+    preprocess: Annotated[str, option("columns (default) or numbers (no scaling).")] = "columns",
     classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
-    drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
-    seed: Annotated[int, option("Seed of public randomness.")] = 0,
+    drop: Annotated[list[str] | None, option("Column to drop; repeatable.")] = None,
+    seed: Annotated[int, option("Seed for public randomness; 0.")] = 0,
     key: Annotated[Path | None, option("Sign the job with this key (dpvalue key new).")] = None,
 ) -> None:
-    """Make a job: what each party is to send, with how much noise. It holds no rows, of nobody.
+    """Create a job: it specifies what each party releases and with how much noise. It contains no rows.
 
-    Each party answers with dpvalue party answer; dpvalue value makes values of the answers.
+    Each party answers with dpvalue party answer. dpvalue value computes values from the releases.
 
     Example: dpvalue job --test public.csv --target label --epsilon 1 --sizes 303,294,123,200 --out study.job
     """
@@ -69,13 +70,15 @@ def job(
         signing = None if key is None else Key.read(key)
         study = make_study(make_config({name: option for name, option in given.items() if option is not None}))
         if parties is not None:
-            out.print(f"assumed: {parties} parties with {given['sizes'][0]} {unit}s each, as many as the public file")
+            out.print(
+                f"assumed sizes: {parties} parties with {given['sizes'][0]} {unit}s each (the size of the public file)"
+            )
         out.print(f"\n{study.plan}\n", markup=False)
         with alone(out_):
             _require_new(out_)  # a job may be there by now
             study.job.save(out_, signing)
         _show(study.job, None if signing is None else signing.public)
-    out.print(f"written to {out_}: send it to every party, who answers with")
+    out.print(f"written to {out_}. Send it to every party. A party answers with")
     out.print(f"  dpvalue party answer {out_.name} THEIR.csv --name THEIR-NAME --ledger THEIR.ledger", markup=False)
 
 
@@ -83,32 +86,32 @@ def _require_new(path: Path) -> None:
     from dpvalue.errors import DpvalueError
 
     if not path.parent.is_dir():
-        raise DpvalueError(f"there is no folder {path.parent}")
-    if path.exists():
-        raise DpvalueError(f"there is a file already at {path}: a job that was sent must not change")
+        raise DpvalueError(f"folder {path.parent} does not exist")
+    if os.path.lexists(path):
+        raise DpvalueError(f"{path} already exists: a job must not change after it was sent")
 
 
 def _sizes(sizes: Text, parties: int | None, test: Text) -> list[int]:
-    """The sizes that a job is planned for; without them, those of the public file."""
+    """Return the sizes that a job is planned for; by default the size of the public file."""
     from dpvalue.data.files import read_public
     from dpvalue.errors import DpvalueError
 
     if (sizes is None) == (parties is None):
-        raise DpvalueError("give sizes, as --sizes 303,294,123,200, or else the number of --parties")
+        raise DpvalueError("give either --sizes (as 303,294,123,200) or --parties")
     if sizes is None:
         assert parties is not None
         if test is None:
-            raise DpvalueError("test must be given: --test, the public file")
+            raise DpvalueError("--test must be given: the public file")
         return [len(read_public(Path(test)))] * parties
     parts = [part.strip() for part in sizes.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise DpvalueError(f"sizes must be whole numbers with commas between them, got {sizes!r}")
+        raise DpvalueError(f"sizes must be whole numbers separated by commas, got {sizes!r}")
     return [int(part) for part in parts]
 
 
 @job_app.command("show")
 def job_show(path: Annotated[Path, argument()]) -> None:
-    """Say what a job asks, what it spends and what is sent back.
+    """Show what a job asks for, what it spends and what a party sends back.
 
     Example: dpvalue job show study.job
     """
@@ -125,7 +128,7 @@ def job_verify(
     path: Annotated[Path, argument()],
     test: Annotated[Path | None, option("The public file.")] = None,
 ) -> None:
-    """Make a job again from its public file, and compare: it asks what it says, and nothing else.
+    """Rebuild a job from its public file and compare the two.
 
     Example: dpvalue job verify study.job --test public.csv
     """
@@ -135,12 +138,12 @@ def job_verify(
 
         found = Job.load(path)
         exactly = verify_job(found, test or path.parent / options_of(found).test)
-    out.print("the job is what its recipe makes of the public file" + (", to the bit" if exactly else ""))
+    out.print("the job matches the one rebuilt from the public file" + (", bit for bit" if exactly else ""))
 
 
 def _show(job: Job, signed: str | None) -> None:
-    """Print what a person asks of a job."""
-    from dpvalue.display import one_line
+    """Print a summary of a job."""
+    from dpvalue.display import counted, one_line
     from dpvalue.party.party import required_columns
     from dpvalue.privacy.guarantees import guarantee
 
@@ -151,13 +154,13 @@ def _show(job: Job, signed: str | None) -> None:
     columns, asked = required_columns(job), job.statistic.words
     lines = {
         "job": job.digest,
-        "signed by": signed or "nobody",
+        "signed by": signed or "no one",
         "public set": job.about.utility,
-        "asks for": f"{asked}: {job.size} numbers a party, means over its {_counted(job)}, clipped, with noise",
-        "reads": f"{len(columns)} columns: {', '.join(one_line(name) for name in columns)}",
+        "asks for": f"{asked}: {counted(job.size, 'number')} per party, a noisy mean over its clipped {_counted(job)}",
+        "reads": f"{counted(len(columns), 'column')}: {', '.join(one_line(name) for name in columns)}",
         "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",
         "spends": str(spent),
-        "sends back": f"{job.rounds} file(s) of about {_bytes(job):,} bytes, and the number of {_counted(job)}",
+        "sends back": f"{counted(job.rounds, 'file')} of about {_bytes(job):,} bytes and the number of {_counted(job)}",
     }
     for name, text in lines.items():
         out.print(f"{name}: {text}", markup=False)
@@ -168,7 +171,7 @@ def _counted(job: Job) -> str:
 
 
 def _bytes(job: Job) -> int:
-    """How long a release is."""
+    """Return the length of a release in bytes."""
     import torch
 
     from dpvalue.protocol.messages import Release

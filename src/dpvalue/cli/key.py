@@ -1,4 +1,4 @@
-"""`dpvalue key new` and `show`: who a file is from."""
+"""`dpvalue key new` and `show`: keys that sign jobs and releases."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import typer
 
 from dpvalue.cli.common import app, argument, failing_clearly, out
 
-key_app = typer.Typer(help="Keys to sign jobs and releases with.", no_args_is_help=True, rich_markup_mode=None)
+key_app = typer.Typer(
+    help="Create and show keys that sign jobs and releases.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(key_app, name="key")
 
 
 @key_app.command("new")
 def key_new(path: Annotated[Path, argument()]) -> None:
-    """Make a key; the file is for its owner alone. Others need the line that is printed.
+    """Create a key and print its public part. Keep the file secret.
 
     Example: dpvalue key new site-a.key
     """
@@ -29,7 +31,7 @@ def key_new(path: Annotated[Path, argument()]) -> None:
 
 @key_app.command("show")
 def key_show(path: Annotated[Path, argument()]) -> None:
-    """Print the line by which others know a key: for a policy or a roster.
+    """Print the public part of a key, for a policy or a roster.
 
     Example: dpvalue key show site-a.key
     """

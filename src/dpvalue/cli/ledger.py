@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from dpvalue.privacy.holders import Terms
 
 ledger_app = typer.Typer(
-    help="What was released of one owner's data, and what is left of its budget.",
+    help="Record what was released from one holder's data, and keep it within a budget.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -26,18 +26,18 @@ app.add_typer(ledger_app, name="ledger")
 @ledger_app.command("new")
 def ledger_new(
     path: Annotated[Path, argument()],
-    epsilon: Annotated[float, option("What all runs together may spend; 1.")] = 1.0,
-    name: Annotated[str, option("Of the holder.")] = "",
-    delta: Annotated[float, option("Of Gaussian noise; 5e-5.")] = 5e-5,
+    epsilon: Annotated[float, option("Total privacy budget of all runs; 1.")] = 1.0,
+    name: Annotated[str, option("Name of the holder.")] = "",
+    delta: Annotated[float, option("delta of Gaussian noise; 5e-5.")] = 5e-5,
     unit: Annotated[str, option("Protect each party (default), record or person.")] = "party",
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
-    party: Annotated[list[str] | None, option("A party, for unit party; else rows are.")] = None,
-    party_column: Annotated[str | None, option("The column that names the party, for unit party.")] = None,
-    person: Annotated[str | None, option("The column of ids, for unit person.")] = None,
-    parties_per_person: Annotated[int, option("The most parties a person counts in; 1.")] = 1,
-    head: Annotated[Path | None, option("A file for its head; best on another disk.")] = None,
+    party: Annotated[list[str] | None, option("Party name, for unit party; rows by default.")] = None,
+    party_column: Annotated[str | None, option("Party column, for unit party.")] = None,
+    person: Annotated[str | None, option("Person id column, for unit person.")] = None,
+    parties_per_person: Annotated[int, option("Maximum number of parties per person; 1.")] = 1,
+    head: Annotated[Path | None, option("File for the ledger's latest hash, on another disk.")] = None,
 ) -> None:
-    """Start the ledger of one holder. A budget is started once, and by this command alone.
+    """Create the ledger of one holder. Only this command starts a budget.
 
     Example: dpvalue ledger new my.ledger --epsilon 5 --unit record --name site-a
     """
@@ -50,16 +50,16 @@ def ledger_new(
         out.print(f"{path}: the ledger of {made.terms.name!r}, {budget.terms}{_whom(made.parties, made.terms)}")
         if head is None:
             out.print(
-                "An old copy that is put back, or a cut end, is not noticed without its head: --head FILE keeps it "
-                "elsewhere."
+                "Store the ledger's latest hash elsewhere with --head FILE. Without it, a rollback to an older copy is "
+                "not detected."
             )
 
 
 @ledger_app.command("add")
 def ledger_add(
     path: Annotated[Path, argument()],
-    party: Annotated[list[str] | None, option("A party that holds data of nobody there.")] = None,
-    head: Annotated[Path | None, option("The file that keeps its head.")] = None,
+    party: Annotated[list[str] | None, option("Name of a new party whose data no listed party holds.")] = None,
+    head: Annotated[Path | None, option("File that stores the ledger's latest hash.")] = None,
 ) -> None:
     """Add parties to a ledger of named parties.
 
@@ -75,7 +75,7 @@ def ledger_add(
 
 @ledger_app.command("show")
 def ledger_show(path: Annotated[Path, argument()]) -> None:
-    """List all entries, what they spent together, and the head of the chain to keep elsewhere.
+    """List all entries, the total spent, and the latest hash of the ledger (its head).
 
     Example: dpvalue ledger show hospital.ledger
     """
@@ -103,26 +103,27 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
 
 
 def _whom(parties: tuple[str, ...] | str | None, terms: Terms) -> str:
-    """Whom a ledger protects, and what that rests on."""
+    """Return whom a ledger protects, as text."""
     named = f", for the parties {', '.join(parties)}" if isinstance(parties, tuple) else ""
     if terms.party_column is not None:
-        return f"{named or ', for parties'} by the column {terms.party_column!r}"
+        return f"{named or ', for parties'} of the column {terms.party_column!r}"
     if named:
-        return f"{named}; that a name stands for the same rows in all runs is the holder's promise"
+        return f"{named}; the holder promises that a name stands for the same rows in all runs"
     if parties is not None:
         return ", for rows as parties"
-    return "" if terms.person is None else f", for persons by {terms.person!r}"
+    return "" if terms.person is None else f", for persons of the column {terms.person!r}"
 
 
 @ledger_app.command("verify")
 def ledger_verify(
     path: Annotated[Path, argument()],
-    head: Annotated[str | None, option("A head that was kept elsewhere, or its file.")] = None,
+    head: Annotated[str | None, option("A stored hash, or the file that stores it.")] = None,
 ) -> None:
-    """Check the chain of digests, and that it continues a head that was kept elsewhere.
+    """Verify the hash chain of a ledger, and that it contains a stored head.
 
     Example: dpvalue ledger verify hospital.ledger --head 3:0f3a...
     """
+    from dpvalue.display import counted
     from dpvalue.privacy.ledger import Ledger
     from dpvalue.privacy.ledger_file import is_head
     from dpvalue.stored import read_text
@@ -130,4 +131,7 @@ def ledger_verify(
     with failing_clearly():
         kept = head if head is None or is_head(head) else read_text(Path(head)).strip()
         count = Ledger(path).verify(kept)
-    out.print(f"{count} entries, all digests right" + (", and the kept head is among them" if head else ""))
+    out.print(
+        f"{counted(count, 'entry', 'entries')}, all digests valid"
+        + (", and the stored head is among them" if head else "")
+    )

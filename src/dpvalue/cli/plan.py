@@ -1,4 +1,4 @@
-"""`dpvalue plan`: what a budget can buy, for rows, persons and organisations side by side."""
+"""`dpvalue plan`: noise and AUC ceilings of a budget, for rows, persons and organisations."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 @app.command()
 def plan(
-    parties: Annotated[int, option("How many rows, persons or organisations; 800.")] = 800,
+    parties: Annotated[int, option("Number of rows, persons or organisations; 800.")] = 800,
     epsilon: Annotated[float, option("Privacy budget; 1.")] = 1.0,
-    delta: Annotated[float, option("Of Gaussian noise; 5e-5.")] = 5e-5,
+    delta: Annotated[float, option("delta of Gaussian noise; 5e-5.")] = 5e-5,
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
-    records: Annotated[int, option("Records of each organisation; 100.")] = 100,
-    rows_each: Annotated[int, option("Rows of each person; 5.")] = 5,
+    records: Annotated[int, option("Records per organisation; 100.")] = 100,
+    rows_each: Annotated[int, option("Rows per person; 5.")] = 5,
     game: Annotated[str, option("auto (default), refit or steps.")] = "auto",
-    auc: Annotated[float | None, option("A wanted AUC: which epsilon does it need?")] = None,
+    auc: Annotated[float | None, option("Target AUC: print the epsilon that it needs.")] = None,
     json: Annotated[bool, option("Print JSON.", "--json")] = False,
 ) -> None:
-    """What a budget can buy before anything is spent: noise, ceilings, and which epsilon an AUC needs.
+    """Show the noise and the AUC ceilings of a budget, and the epsilon that a target AUC needs. Spends nothing.
 
     Example: dpvalue plan --parties 800 --epsilon 1 --auc 0.8
     """
@@ -66,7 +66,7 @@ def _numbers(planned: Plan) -> dict[str, float | int | str | None]:
 
 
 def _noise(planned: Plan, multiplier: float | None) -> float:
-    """Noise of a release over the clipping norm: it shrinks with the units of a party."""
+    """Return the noise scale of a release over the clipping norm; it shrinks with the units of a party."""
     moved = 2.0 if planned.privacy.neighbours == "replace" else 1.0
     return (multiplier or 0.0) * moved / planned.sizes.units
 
@@ -75,29 +75,30 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
     from rich import box
     from rich.table import Table as Grid
 
+    from dpvalue.display import counted
+
     columns = {name: _numbers(planned) for name, planned in plans.items()}
-    grid = Grid(box=box.SIMPLE_HEAD, title=f"epsilon = {epsilon:g}, neighbours {neighbours}", title_justify="left")
+    title = f"epsilon = {epsilon:g}, neighbours {neighbours}; noise in clipping norms; G / L: Gaussian / Laplace"
+    grid = Grid(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     grid.add_column("")
     for name in columns:
         grid.add_column(name, justify="right")
     lines = {
-        "protected": ["each row", f"a person's {rows_each} rows", f"each of {records} records"],
-        "Gaussian noise / clipping norm": [_cell(column["gaussian_noise_per_row"]) for column in columns.values()],
-        "Laplace noise / clipping norm": [_cell(column["laplace_noise_per_row"]) for column in columns.values()],
+        "protected": ["each row", f"{counted(rows_each, 'row')} per person", f"each record of {records}"],
+        "Gaussian noise": [_cell(column["gaussian_noise_per_row"]) for column in columns.values()],
+        "Laplace noise": [_cell(column["laplace_noise_per_row"]) for column in columns.values()],
         "attacker's advantage (G / L)": [
             f"{_cell(column['gaussian_advantage'])} / {_cell(column['laplace_advantage'])}"
             for column in columns.values()
         ],
-        "AUC ceiling, each on its own": [_limit(column["ceiling"]) for column in columns.values()],
-        "same, Gaussian / Laplace": [
+        "AUC ceiling": [_limit(column["ceiling"]) for column in columns.values()],
+        "AUC ceiling (G / L)": [
             f"{_limit(column['gaussian_ceiling'])} / {_limit(column['laplace_ceiling'])}" for column in columns.values()
         ],
     }
     if plans["rows"].wanted is not None:
         wanted = plans["rows"].wanted.auc
-        lines[f"epsilon for AUC {wanted:g}, at least"] = [
-            _cell(column["epsilon_needed"]) for column in columns.values()
-        ]
+        lines[f"epsilon needed for AUC {wanted:g}"] = [_cell(column["epsilon_needed"]) for column in columns.values()]
     for name, cells in lines.items():
         grid.add_row(name, *cells)
     out.print(grid)

@@ -1,4 +1,4 @@
-"""`dpvalue run`, `revalue` and `report`: from files to values and a page to look at."""
+"""`dpvalue run`, `revalue` and `report`: from files to values and a report."""
 
 from __future__ import annotations
 
@@ -23,42 +23,42 @@ Text = str | None
 @app.command()
 def run(
     train: Annotated[list[str] | None, argument()] = None,
-    test: Annotated[Text, option("The public file: trusted rows that judge.")] = None,
-    target: Annotated[Text, option("The column of labels.")] = None,
+    test: Annotated[Text, option("Public file, to evaluate models on.")] = None,
+    target: Annotated[Text, option("Label column.")] = None,
     epsilon: Annotated[float | None, option("Privacy budget; 1.")] = None,
-    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
-    group: Annotated[Text, option("Value data sets: the column that names them.")] = None,
+    out_: Annotated[Path, option("Output folder; results.", "--out")] = Path("results"),
+    group: Annotated[Text, option("Party column; else each row is a party.")] = None,
     unit: Annotated[Text, option("Protect each party (default), record or person.")] = None,
-    person: Annotated[Text, option("The column of persons' ids, for unit person.")] = None,
-    parties_per_person: Annotated[int | None, option("The most parties that a person is in; 1.")] = None,
+    person: Annotated[Text, option("Person id column, for unit person.")] = None,
+    parties_per_person: Annotated[int | None, option("Maximum number of parties per person; 1.")] = None,
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     game: Annotated[Text, option("auto (default), refit or steps.")] = None,
-    schedule: Annotated[Text, option("Of steps: replay (default), lagged, the paper's.")] = None,
-    permutations: Annotated[int | None, option("The most to walk; 1000.")] = None,
-    delta: Annotated[float | None, option("Of Gaussian noise; 5e-5.")] = None,
+    schedule: Annotated[Text, option("replay (default), lagged, or one of the paper.")] = None,
+    permutations: Annotated[int | None, option("Maximum number of permutations; 1000.")] = None,
+    delta: Annotated[float | None, option("delta of Gaussian noise; 5e-5.")] = None,
     neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
     mechanism: Annotated[Text, option("auto (default), gaussian or laplace.")] = None,
-    task: Annotated[Text, option("classification or regression; else inferred.")] = None,
-    model: Annotated[Text, option("logistic or linear; else by the task.")] = None,
+    task: Annotated[Text, option("auto (default), classification or regression.")] = None,
+    model: Annotated[Text, option("auto (default), logistic or linear.")] = None,
     metric: Annotated[Text, option(f"{METRICS}.")] = None,
-    preprocess: Annotated[Text, option("columns (default), or numbers as they are.")] = None,
-    classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,
-    drop: Annotated[list[str] | None, option("Columns to leave out.")] = None,
-    truth: Annotated[Text, option("Column of 0 and 1: a known answer to compare with.")] = None,
-    no_privacy: Annotated[bool, option("Protect nothing; exposes data.", "--no-privacy")] = False,
+    preprocess: Annotated[Text, option("columns (default) or numbers (no scaling).")] = None,
+    classes: Annotated[Text, option("All classes, as a,b,c.")] = None,
+    drop: Annotated[list[str] | None, option("Column to drop; repeatable.")] = None,
+    truth: Annotated[Text, option("0/1 column that marks bad rows, for evaluation.")] = None,
+    no_privacy: Annotated[bool, option("Add no noise. Exposes the data.", "--no-privacy")] = False,
     ledger: Annotated[Text, option("Charge releases to this ledger.")] = None,
-    head: Annotated[Text, option("The file that keeps the ledger's head.")] = None,
-    purpose: Annotated[Text, option("Names the ledger's slots for this question.")] = None,
-    seed: Annotated[int | None, option("Seed of public randomness.")] = None,
-    pay: Annotated[float | None, option("An amount to share by value.")] = None,
-    config: Annotated[Path | None, option("A TOML file with any of these options.")] = None,
-    overwrite: Annotated[bool, option("Replace results in the folder.", "--overwrite")] = False,
-    yes: Annotated[bool, option("Do not ask before spending.", "--yes")] = False,
-    force: Annotated[bool, option("Nor if it cannot work.", "--force")] = False,
+    head: Annotated[Text, option("File that stores the ledger's latest hash.")] = None,
+    purpose: Annotated[Text, option("Name of this question in the ledger.")] = None,
+    seed: Annotated[int | None, option("Seed for public randomness; 0.")] = None,
+    pay: Annotated[float | None, option("Amount to share in proportion to values.")] = None,
+    config: Annotated[Path | None, option("TOML file with any of these options.")] = None,
+    overwrite: Annotated[bool, option("Overwrite results in the output folder.", "--overwrite")] = False,
+    yes: Annotated[bool, option("Spend the budget without asking.", "--yes")] = False,
+    force: Annotated[bool, option("Spend it even if the plan says it cannot work.", "--force")] = False,
 ) -> None:
-    """Value the rows of a private file, and write values and a report.
+    """Compute data values from a private file, and write values and a report.
 
-    TRAIN is CSV (any separator; gzip, zstd), Parquet or NPZ. Several files are one party each.
+    TRAIN is CSV (any separator; gzip, zstd), Parquet or NPZ. With several files, each file is one party.
 
     Example: dpvalue run train.csv --test test.csv --target label --epsilon 3 --out results
     """
@@ -84,26 +84,26 @@ def run(
 
 
 def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> FinishedRun:
-    """Plan, ask, and do a run in a folder that no other process writes meanwhile."""
+    """Plan a run, ask for confirmation, and do it in a locked folder."""
     from dpvalue.runs.folder import require_free, require_room
     from dpvalue.runs.sources import open_run
 
     goes_on = require_free(folder, overwrite, options)
-    options.open_ledger()  # raises if it cannot be used
+    options.open_ledger()  # raises if it is unusable
     job = open_run(options)
     plan = job.plan() if options.privacy is not None else None
     require_room(folder, 2 if plan is None else plan.sizes.parties)
     _show(job, plan)
     if goes_on:
         out.print(
-            f"{folder} holds releases of an unfinished run with these options: they are used again.", markup=False
+            f"{folder} holds the releases of an unfinished run with these options: they are reused.", markup=False
         )
     _confirm(plan, yes, force)
     return run_job(job, plan, folder, goes_on)
 
 
 def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False) -> FinishedRun:
-    """Do a job with a bar on the terminal; a user who stops it is told what was kept."""
+    """Run a job with a progress bar; after Ctrl-C, print which releases are kept."""
     from dpvalue.progress import reporting
     from dpvalue.runs.execute import RunInterrupted, execute
 
@@ -116,64 +116,67 @@ def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False
 
 
 def _show(job: FileRun, plan: Plan | None) -> None:
+    from dpvalue.display import counted
+
     config = job.config
     parts = f"{len(config.train)} files, one party each" if len(config.train) > 1 else "1 file"
     if config.group is not None:
-        parts += f", parties by {config.group!r}"
+        parts += f", parties from column {config.group!r}"
     read = ["header", "number of rows"]
     if config.unit == "person" and config.private:  # how many rows a person has is private
-        out.print(f"private: {parts}, persons by {config.person!r} (so far {_listed(config, ['header'])} were read)")
+        out.print(
+            f"private: {parts}, persons from column {config.person!r} (read so far: {_listed(config, ['header'])})"
+        )
     else:
         rows = sum(file.rows for file in job.peeks)
-        only = "only " if config.group is None and config.person is None else ""
-        out.print(f"private: {rows} rows in {parts} (so far {only}{_listed(config, read)} were read)")
+        out.print(f"private: {counted(rows, 'row')} in {parts} (read so far: {_listed(config, read)})")
     out.print(CHECK_ADVICE)
     if job.can_be_moved and config.unit != "person":
         out.print(
-            f"Make {config.group!r} the first or the last column of a text file: elsewhere, a quote or a separator too "
-            "many in a line may move it to another party."
+            f"Make {config.group!r} the first or the last column of a text file. In another position, a stray quote or "
+            "separator may move a row to another party."
         )
-    inferred = "" if config.fixed_task is not None else ", as its target shows"
+    inferred = "" if config.fixed_task is not None else " (inferred)"
     out.print(
         f"public: {len(job.utility.y)} rows, {job.schema}; {job.task}{inferred}, {job.model} model, metric "
         f"{config.metric}",
         markup=False,
     )
     if plan is None:
-        out.print("no differential privacy: values, table and report will expose the private rows")
+        out.print("no differential privacy: values, table and report expose the private rows")
     else:
         out.print(f"\n{plan}\n", markup=False)
 
 
 def _listed(config: RunConfig, read: list[str]) -> str:
-    read += [f"the column {name!r}" for name in (config.group, config.person) if name is not None]
+    read += [f"column {name!r}" for name in (config.group, config.person) if name is not None]
     return " and ".join([", ".join(read[:-1]), read[-1]] if len(read) > 1 else read)
 
 
 def _confirm(plan: Plan | None, yes: bool, force: bool) -> None:
-    """Ask before anything is spent; what the plan says cannot work is not spent unasked, unless it must be."""
+    """Ask before spending. --yes answers, unless the plan says the budget cannot work; --force always does."""
     if force or (yes and not (plan is not None and plan.cannot_work)):
         return
     if yes:
-        raise DpvalueError("--yes does not spend a budget that cannot work, as the plan says: --force does")
+        raise DpvalueError("the plan says that this budget cannot work: give --force to spend it anyway")
     if not sys.stdin.isatty():
-        raise DpvalueError("not on a terminal nobody is asked: give --yes to go on")
-    typer.confirm("Spend it?" if plan is not None else "Go on without privacy?", abort=True)
+        raise DpvalueError("confirmation needs a terminal: give --yes to run without it")
+    typer.confirm("Spend this budget?" if plan is not None else "Run without privacy?", abort=True)
 
 
 @app.command()
 def revalue(
     folder: Annotated[Path, argument()],
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
-    test: Annotated[Path | None, option("Another public file to judge by.")] = None,
+    test: Annotated[Path | None, option("Another public file.")] = None,
     metric: Annotated[Text, option("Another metric, as in dpvalue run.")] = None,
-    pay: Annotated[float | None, option("An amount to share by value.")] = None,
-    out_: Annotated[Path | None, option("Where to write; a folder inside by default.", "--out")] = None,
-    overwrite: Annotated[bool, option("Replace results in that folder.", "--overwrite")] = False,
+    pay: Annotated[float | None, option("Amount to share in proportion to values.")] = None,
+    out_: Annotated[Path | None, option("Output folder; by default inside FOLDER.", "--out")] = None,
+    overwrite: Annotated[bool, option("Overwrite results in that folder.", "--overwrite")] = False,
 ) -> None:
-    """Other values from the private table of a run: free, and without any private file.
+    """Compute other values from the private table of a run. Spends no budget and reads no private file.
 
-    FOLDER is one that dpvalue run has written.
+    FOLDER is the output folder of a run.
 
     Example: dpvalue revalue results --metric auc --test other.csv --pay 100000
     """
@@ -194,9 +197,9 @@ def revalue(
 
 @app.command()
 def report(folder: Annotated[Path, argument()]) -> None:
-    """Make report.html of a folder again, from its values.csv and run.json.
+    """Write report.html again from values.csv and run.json.
 
-    FOLDER is one that dpvalue run has written.
+    FOLDER is the output folder of a run.
 
     Example: dpvalue report results
     """
@@ -204,7 +207,7 @@ def report(folder: Annotated[Path, argument()]) -> None:
         from dpvalue.runs.folder import open_folder, write_page
         from dpvalue.storage import held
 
-        open_folder(folder)  # raises if it is none, before anything is written into it
+        open_folder(folder)  # raises before anything is written if the folder is not a run's
         with held(folder):
             opened = open_folder(folder)
             page = write_page(folder, opened.record, opened.values())

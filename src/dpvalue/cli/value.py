@@ -1,4 +1,4 @@
-"""`dpvalue value` and `verify`: from parties' answers to values, and all results made again by anyone."""
+"""`dpvalue value` and `verify`: compute values from releases; recompute and compare results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 50
 _UNSEEN = (
-    "whether parties released honestly: rows, noise and numbers of records are theirs to say",
-    "whether a release that is not signed came from the party it names, and whether any was left out",
-    "why something does not count: rejected.jsonl is the coordinator's own note",
-    "whether the job is what its recipe makes of the public file: dpvalue job verify compares that",
+    "whether parties released honestly: their rows, noise and numbers of records",
+    "whether an unsigned release came from the party it names, and whether a release was left out",
+    "why a release was rejected: rejected.jsonl is the coordinator's note",
+    "whether the job matches its public file: use dpvalue job verify",
 )
 
 
@@ -26,17 +26,17 @@ _UNSEEN = (
 def value(
     job: Annotated[Path, argument()],
     releases: Annotated[list[Path] | None, argument()] = None,
-    out_: Annotated[Path, option("The folder to write; results.", "--out")] = Path("results"),
-    test: Annotated[Path | None, option("The public file; else as the job names it.")] = None,
+    out_: Annotated[Path, option("Output folder; results.", "--out")] = Path("results"),
+    test: Annotated[Path | None, option("Public file; by default the one the job names.")] = None,
     roster: Annotated[Path | None, option("roster.toml: names and keys of the parties.")] = None,
-    key: Annotated[Path | None, option("The key that the job was signed with.")] = None,
-    semivalue: Annotated[list[str] | None, option("Others than the job's.")] = None,
-    metric: Annotated[str | None, option("Another than the job's, as in dpvalue job.")] = None,
-    pay: Annotated[float | None, option("An amount to share by value.")] = None,
+    key: Annotated[Path | None, option("Key that signed the job.")] = None,
+    semivalue: Annotated[list[str] | None, option("Other semivalues than the job's.")] = None,
+    metric: Annotated[str | None, option("Another metric than the job's.")] = None,
+    pay: Annotated[float | None, option("Amount to share in proportion to values.")] = None,
 ) -> None:
-    """Value what parties have released for a job. Late answers are added to what is there, and all is valued again.
+    """Compute values from the releases of a job. Run it again to add late releases.
 
-    With more rounds than one, it writes what each party is asked next.
+    If the job has several rounds, the command writes the requests of the next round.
 
     Example: dpvalue value study.job releases/*.release --out results
     """
@@ -57,9 +57,9 @@ def value_releases(
     key: Path | None,
     **changes: object,
 ) -> None:
-    """Add releases to a study, and value it, in a folder that no other process writes meanwhile.
+    """Add releases to a study and compute values, in a locked folder.
 
-    `changes` are options of values that differ from the job's; None and () do not.
+    `changes` are value options that replace the job's; None and () replace nothing.
     """
     from dpvalue.coordinator.roster import read_roster
     from dpvalue.coordinator.state import Coordinator
@@ -79,7 +79,7 @@ def value_releases(
     for path in releases:
         receipt = coordinator.receive(read_bytes(path, "a release", coordinator.longest + 1))
         if receipt.why:
-            out.print(f"{path} does not count: {receipt.why}", markup=False)
+            out.print(f"{path} rejected: {receipt.why}", markup=False)
     if asked.rounds > 1 and not _last_round(coordinator):
         return
     with reporting(progress=True) as tell:
@@ -89,13 +89,13 @@ def value_releases(
 
 
 def _last_round(coordinator: object) -> bool:
-    """Go on to the next round, if there is one, and say where its requests are."""
+    """Open the next round, if there is one, and print where its requests are; return whether all rounds are done."""
     from dpvalue.coordinator.state import Coordinator
 
     assert isinstance(coordinator, Coordinator)
     number, waiting = coordinator.round, coordinator.asked()
     if number and waiting:
-        out.print(f"waiting for round {number} of: {', '.join(waiting)}", markup=False)
+        out.print(f"round {number}: waiting for {', '.join(waiting)}", markup=False)
     if number + 1 < coordinator.job.rounds and not waiting:
         coordinator.close(number)
         number = coordinator.round
@@ -107,22 +107,25 @@ def _last_round(coordinator: object) -> bool:
 
 
 def _who(study: object) -> None:
+    from dpvalue.display import counted
     from dpvalue.report.record import StudyRecord
 
     assert isinstance(study, StudyRecord)
     signed = sum(bool(party.key) for party in study.answered)
-    out.print(f"{len(study.answered)} parties answered, {signed} of them signed; {len(study.rejected)} do not count")
+    out.print(
+        f"releases: {counted(len(study.answered), 'party', 'parties')}, {signed} signed; {len(study.rejected)} rejected"
+    )
 
 
 @app.command()
 def verify(
     folder: Annotated[Path, argument()],
-    test: Annotated[Path | None, option("The public file; else beside the folder, as the job names it.")] = None,
-    roster: Annotated[Path | None, option("roster.toml: releases must be signed by the keys in it.")] = None,
+    test: Annotated[Path | None, option("Public file; by default the one the job names.")] = None,
+    roster: Annotated[Path | None, option("roster.toml with keys that must have signed the releases.")] = None,
 ) -> None:
-    """Make all results of a study again from its job and releases, and compare: every file, line and field.
+    """Recompute all results of a study from its job and releases, and compare every file, line and field.
 
-    Exit codes: 0 everything is as it is made again, 1 something differs, 2 it cannot be compared.
+    Exit codes: 0 all results match, 1 something differs, 2 the results cannot be compared.
 
     Example: dpvalue verify results --test public.csv
     """
@@ -140,28 +143,30 @@ def verify(
 
 
 def _differing(found: Verification, folder: Path) -> list[str]:
-    """What is said of results that are not what their job and releases make."""
+    """Return the lines printed for results that differ."""
+    from dpvalue.display import counted
+
     many = len(found.differences)
     more = [f"... and {many - _MOST_LINES} more"] if many > _MOST_LINES else []
     return [
         *found.differences[:_MOST_LINES],
         *more,
-        f"{folder} is not what its job and releases make: {many} difference(s)",
+        f"{folder} does not match its job and releases: {counted(many, 'difference')}",
     ]
 
 
 def _alike(found: Verification, folder: Path, roster: Path | None) -> list[str]:
-    """What was compared, what was believed and what nobody can check."""
-    whose = (
-        "whose keys these are was not checked: that takes --roster" if roster is None else f"by the keys in {roster}"
-    )
+    """Return the lines printed for results that match: what was compared, and what cannot be checked."""
+    from dpvalue.display import counted
+
+    whose = "owners of the keys not checked (give --roster)" if roster is None else f"by the keys in {roster}"
     return [
-        f"{folder} is what its job and the releases of {len(found.parties)} parties make",
-        f"compared: {', '.join(found.compared)}; texts to the letter, numbers within {found.close:g} of the largest of "
-        "their kind",
+        f"{folder} matches its job and the releases of {counted(len(found.parties), 'party', 'parties')}",
+        f"compared: {', '.join(found.compared)}; text exactly, numbers within {found.close:g} of the "
+        "largest of their kind",
         f"job: {found.job}",
         f"signed: {found.signed} of {found.releases} releases, {whose}",
-        f"as run.json says: {'; '.join(found.recorded)}",
+        f"taken from run.json: {'; '.join(found.recorded)}",
         *(f"not compared: {file}" for file in found.unchecked),
-        *(f"cannot be seen here: {what}" for what in _UNSEEN),
+        *(f"cannot be checked: {what}" for what in _UNSEEN),
     ]

@@ -1,4 +1,4 @@
-"""Outputs made again from job and releases, and compared: texts exactly, numbers up to rounding.
+"""Outputs recomputed from job and releases, and compared: text exactly, numbers up to rounding.
 
 Each comparison returns what differs, a line each, and what was found where that is as good as what was made. From the
 latter, what is made of numbers (a page, a sentence, a rank) is made again and compared to the letter.
@@ -53,7 +53,7 @@ _SHORT.maxstring = _SHORT.maxother = 2 * _SHOWN
 
 def differs(file: str, place: str, found: object, made: object) -> str:
     """Return the line that says what differs, where."""
-    return f"{file}, {place}: {_SHORT.repr(found)}; made again: {_SHORT.repr(made)}"
+    return f"{file}, {place}: {_SHORT.repr(found)}; recomputed: {_SHORT.repr(made)}"
 
 
 def compare_text(file: str, found: str, made: str) -> list[str]:

@@ -50,7 +50,7 @@ class Receipt:
     why: str = ""
 
 
-_MORE = Receipt("?", 0, "more came that does not count, and is not listed")
+_MORE = Receipt("?", 0, "further rejections are not listed")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def require_plausible(release: Release, job: Job) -> None:
     raw = (release.numbers.to(torch.float64) - scale.level) / (scale.gain or 1.0)
     length, most = float(raw.norm()), longest(job, release.units)
     if length > most:
-        raise DpvalueError(f"the release is {length:.3g} long, and data plus noise at most {most:.3g}")
+        raise DpvalueError(f"the norm of the release must be at most {most:.3g}, got {length:.3g}")
 
 
 def require_release(release: Release, job: Job, request: Request) -> None:
@@ -135,13 +135,13 @@ def require_release(release: Release, job: Job, request: Request) -> None:
 def require_units(release: Release, first: Release) -> None:
     """Raise unless a party has as many units as it had in its first release."""
     if first.units != release.units:
-        raise DpvalueError("its number of units is not that of its first release")
+        raise DpvalueError("its number of units differs from its first release")
 
 
 def require_own(party: str, owner: str) -> None:
     """Raise unless the party that sent numbers is the one that sent them first."""
     if owner != party:
-        raise DpvalueError(f"it is a copy of the release of {owner!r}: noise does not repeat")
+        raise DpvalueError(f"it is a copy of the release of {owner!r}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
     for release in releases:
         require_release(release, job, job.first(release.units))
         if release.party in answers:
-            raise DpvalueError(f"releases must be of different parties: {release.party!r} has two")
+            raise DpvalueError(f"releases must be one per party, {release.party!r} has two")
         answers[release.party] = Answers((release,))
     return combine_answers(job, answers)
 
@@ -198,7 +198,7 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     names = in_order(list(answers))
     require_names("names of parties", names)
     if len(names) < 2:
-        raise DpvalueError(f"values compare parties: it takes two at least, got {len(names)}")
+        raise DpvalueError(f"at least two parties must answer, got {len(names)}")
     blank = _blank(job)
     units = np.array([answers[name].units for name in names], dtype=np.int64)
     counts = np.array([len(answers[name].releases) for name in names])
@@ -247,7 +247,7 @@ def engine_of(job: Job) -> Local:
 def _blank(job: Job) -> Table:
     """The table without parties that came with a job, checked like any file."""
     if job.about.table is None:
-        raise DpvalueError("the job holds no table to put releases into")
+        raise DpvalueError("the job must describe a table to combine releases in")
     header, tensors = job.about.table
     own = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
     whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}

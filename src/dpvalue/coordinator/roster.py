@@ -39,7 +39,7 @@ class Roster:
         for what in ("name", "key"):
             given = [getattr(member, what) for member in self.party]
             if len(set(given)) < len(given):
-                raise DpvalueError(f"parties must each have a {what} of their own")
+                raise DpvalueError(f"each party must have its own {what}")
         require_names("names of parties", [member.name for member in self.party])
 
     @property
@@ -73,7 +73,7 @@ def remembered(folder: Path, given: Roster | None) -> Roster | None:
         return given
     kept = read(Roster, parse_json(read_text(path), str(path)), str(path))
     if given is not None and given.keys != kept.keys:
-        raise DpvalueError(f"the roster must be the one that this study has had so far: remove {path} to change it")
+        raise DpvalueError(f"the roster must be the one that this study started with: remove {path} to change it")
     return kept
 
 

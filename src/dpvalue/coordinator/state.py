@@ -67,7 +67,7 @@ class Coordinator:
     def __post_init__(self) -> None:
         _, seal = Job.opened(self.content)
         if self.key is not None and (seal is None or seal.by != self.key.public):
-            raise DpvalueError("the key must be the one that the job was sealed with")
+            raise DpvalueError("the key must be the one that signed the job")
         self.folder.mkdir(parents=True, exist_ok=True)
         kept = self.folder / "study.job"
         if not kept.is_file():
@@ -90,7 +90,7 @@ class Coordinator:
                 try:
                     self._require_known(name, Release.opened(path.read_bytes(), str(path))[1])
                 except DpvalueError as error:
-                    raise DpvalueError(f"{path} was taken before there was this roster: {error}") from None
+                    raise DpvalueError(f"{path} was accepted before the roster was given: {error}") from None
         remember(self.folder, roster)
 
     @cached_property
@@ -116,7 +116,7 @@ class Coordinator:
         try:
             with refusing("the release"):
                 if len(content) > self.longest:
-                    raise DpvalueError(f"the release has more than {self.longest:,} bytes, as none of this job has")
+                    raise DpvalueError(f"the release must have at most {self.longest:,} bytes")
                 release, seal = Release.opened(content)
                 party, number = release.party, release.round
                 self._require_known(party, seal)
@@ -124,7 +124,7 @@ class Coordinator:
                 path = self._path(number, party, "release")
                 is_there = path.is_file()
                 if is_there and Release.from_bytes(path.read_bytes()).digest != release.digest:
-                    raise DpvalueError("it has answered this round already, with another release")
+                    raise DpvalueError("it already sent another release for this round")
         except DpvalueError as error:
             return self.rejections.add(Receipt(party, number, str(error)))
         if not is_there:
@@ -175,7 +175,7 @@ class Coordinator:
 
     def _close(self, number: int) -> bool:
         if number == 1 and len(self._answered(0)) < 2:
-            raise DpvalueError(f"values compare parties: two at least must answer, {len(self._answered(0))} did")
+            raise DpvalueError(f"at least two parties must answer, got {len(self._answered(0))}")
         if number >= self.job.rounds:
             return False
         self._closing(number).parent.mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ class Coordinator:
                 if path.is_file():
                     release, seal = Release.opened(path.read_bytes(), str(path))
                     if release.party != name or release.round != number:
-                        raise DpvalueError(f"{path} is not the release that its name says")
+                        raise DpvalueError(f"{path} does not hold the release that its name says")
                     yield path, release, seal
 
     def answers(self) -> dict[str, Answers]:
@@ -222,7 +222,7 @@ class Coordinator:
             own.append(release)
         for name, own in found.items():
             if not own:
-                raise DpvalueError(f"{self.folder} holds no release of {name!r}, who takes part")
+                raise DpvalueError(f"{self.folder} holds no release of the participant {name!r}")
         return {name: Answers(tuple(own)) for name, own in found.items()}
 
     def seals(self) -> dict[str, Seal | None]:
@@ -264,7 +264,7 @@ class Coordinator:
         """Raise unless a release answers what the party was asked, and is nobody else's."""
         number, party = release.round, release.party
         if number >= self.job.rounds or number > self.round:
-            raise DpvalueError(f"round {number} was not asked for")
+            raise DpvalueError(f"round {number} was not requested")
         if number == 0 and self._closing(1).is_file() and party not in self.taking_part:
             raise DpvalueError("the first round is closed")
         if number and party not in self.taking_part:

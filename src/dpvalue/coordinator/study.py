@@ -74,7 +74,7 @@ def _stand_ins(config: RunConfig) -> Parties:
 def options_of(job: Job) -> RunConfig:
     """Return the options that a job was made by, as it says."""
     if not job.about.recipe:
-        raise DpvalueError("the job was made in Python, and not by `dpvalue job`: it names no public file")
+        raise DpvalueError("the job names no public file: it was made in Python, not by `dpvalue job`")
     return make_config(parse_options(job.about.recipe, "the job's recipe"))
 
 
@@ -91,7 +91,7 @@ def read_utility(job: Job, test: Path, metric: str | None = None) -> Utility:
     engine = engine_of(job)
     encoded = public.utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)
     if public_digest(encoded) != job.about.utility:
-        raise DpvalueError(f"{test} is not the public file that the job was made with: its digest differs")
+        raise DpvalueError(f"{test} is not the public file of the job: its digest differs")
     utility = replace(public.utility, metric=metric or options.metric)
     utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)  # raises for a metric that does not fit
     return utility
@@ -119,18 +119,18 @@ def _require_close(name: str, found: object, wanted: object) -> None:
             _require_close(f"{name}.{key}".strip("."), found[key], wanted[key])
     elif isinstance(found, float) and isinstance(wanted, float):
         if abs(found - wanted) > _CLOSE * abs(wanted):
-            raise DpvalueError(f"the job is not what its recipe makes: {name} is {found!r}, not {wanted!r}")
+            raise DpvalueError(f"the job does not match its public file: {name} is {found!r}, expected {wanted!r}")
     elif as_text(found) != as_text(wanted):
-        raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+        raise DpvalueError(f"the job does not match its public file: {name} differs")
 
 
 def _require_close_tensors(found: Tensors, wanted: Tensors) -> None:
     for name in sorted(found.keys() | wanted.keys()):
         if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
-            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+            raise DpvalueError(f"the job does not match its public file: {name} differs")
         one, other = found[name].to(torch.float64), wanted[name].to(torch.float64)
         if float((one - other).abs().max()) > _CLOSE * max(float(other.abs().max()), 1e-12):
-            raise DpvalueError(f"the job is not what its recipe makes: {name} differs")
+            raise DpvalueError(f"the job does not match its public file: {name} differs")
 
 
 STATE = "study"
@@ -218,7 +218,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Waits) -> int:
         for node, answered in nodes.exchange({node: asked[node] for node in sorted(asked)}, patience.deadline):
             _take(coordinator, node, answered)
         sent += len(asked)
-        _log.info("round %d: %d message(s), %d parties", number, len(asked), len(coordinator.taking_part))
+        _log.info("round %d: messages: %d, parties: %d", number, len(asked), len(coordinator.taking_part))
         if not coordinator.close(number):
             return sent
         there = nodes.nodes()
@@ -277,7 +277,7 @@ def _known(coordinator: Coordinator) -> dict[int, str]:
         return {}
     found = parse_json(read_text(path), str(path))
     if not isinstance(found, dict) or not all(_is_node(node) and isinstance(found[node], str) for node in found):
-        raise DpvalueError(f"{path} has been damaged: it must say the party of each node")
+        raise DpvalueError(f"{path} has been damaged: it must name the party of each node")
     return {int(node): name for node, name in found.items()}
 
 

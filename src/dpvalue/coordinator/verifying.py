@@ -1,4 +1,4 @@
-"""Whether a folder of results is what its job and releases make: every output is made again, and compared.
+"""Whether a folder of results matches its job and releases: every output is recomputed and compared.
 
 Whoever can write the folder can write all of it. So nothing in it is believed but the job and the releases, which fit
 together by digests and by what parties signed; and, because they decide what is shown and not what is true, the choices
@@ -129,8 +129,8 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
 
 
 def _unusable(error: Exception) -> Verification:
-    """What is found where nothing can be made again."""
-    return Verification((f"{error}; nothing was made again",))
+    """The outcome where nothing can be recomputed."""
+    return Verification((f"{error}; nothing was recomputed",))
 
 
 def _require_results(folder: Path) -> None:
@@ -138,11 +138,11 @@ def _require_results(folder: Path) -> None:
     if not (folder / STATE / "study.job").is_file():
         open_folder(folder)  # raises for what is no folder of results
         raise DpvalueError(
-            f"{folder} is of a local run, which keeps no releases, so nothing shows that its table is theirs; dpvalue "
-            f"revalue {folder} --out AGAIN makes values of the table again"
+            f"{folder} is of a local run, which stores no releases, so its table cannot be verified; dpvalue revalue "
+            f"{folder} --out NEW recomputes values from the table"
         )
     if not any((folder / name).exists() for name in OUTPUTS):
-        raise DpvalueError(f"{folder} holds no results yet: dpvalue value makes them")
+        raise DpvalueError(f"{folder} holds no results yet: run dpvalue value")
 
 
 def _require_version(folder: Path, stored: dict[str, Any]) -> None:
@@ -155,7 +155,7 @@ def _require_version(folder: Path, stored: dict[str, Any]) -> None:
     if found != own:
         words = "dpvalue {}, run.json of format {} and jobs of format {}"
         raise DpvalueError(
-            f"{folder} cannot be compared: it is of {words.format(*map(short, found))}; here is {words.format(*own)}"
+            f"{folder} cannot be compared: it has {words.format(*map(short, found))}; this is {words.format(*own)}"
         )
 
 
@@ -237,7 +237,7 @@ def _choices(folder: Path, stored: dict[str, Any], options: RunConfig, differenc
     with collecting(differences, "run.toml"):
         text = (folder / "run.toml").read_bytes().decode()
         if recorded != text:
-            differences.append("run.json, toml: it is not what run.toml holds")
+            differences.append("run.json, toml: it differs from run.toml")
         differences += compare_text("run.toml", text, options.to_toml())
     return options
 

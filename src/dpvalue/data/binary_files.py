@@ -88,7 +88,7 @@ class Npz:
         for member in self.members:
             for place, name in enumerate(member.columns):
                 if name in places:
-                    raise DpvalueError(f"{self.path} has several columns that are called {name!r}")
+                    raise DpvalueError(f"{self.path} has several columns named {name!r}")
                 places[name] = member, place
         return places
 

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from dpvalue.data.parties import Parties
     from dpvalue.data.utility import Utility
 
-_ADVICE = "what is public is not protected"
+_ADVICE = "public rows are not protected"
 
 
 def require_other_file(private: Iterable[str | Path], public: str | Path) -> None:
     """Raise if a public file is one of the private ones, by whatever path or link."""
     for path in map(Path, private):
         if is_same_file(path, Path(public)):
-            raise DpvalueError(f"the public file must be another than the private {path}: {_ADVICE}")
+            raise DpvalueError(f"the public file must differ from the private file {path}: {_ADVICE}")
 
 
 def is_same_file(one: Path, other: Path) -> bool:
@@ -51,13 +51,20 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def require_other_rows(parties: Parties, utility: Utility) -> None:
-    """Raise if public rows or labels are private ones: the same object, or one that shows the same memory."""
+    """Raise if public rows or labels are private ones: the same objects, or ones that show the same memory."""
     ours = [part.dataset if isinstance(part, DatasetRows) else part for part in (parties.source, parties.X, parties.y)]
     theirs = [utility.source, utility.X, utility.y]
     same = any(one is not None and one is other for one, other in product(ours, theirs))
+    same = same or bool(_listed(ours) & _listed(theirs))
     arrays = [[array for part in parts for array in _arrays(part)] for parts in (ours, theirs)]
     if same or any(starmap(_shares_dataset, product(ours, theirs))) or _share_memory(*arrays):
-        raise DpvalueError(f"the public rows must be others than the parties': they are in one place, and {_ADVICE}")
+        raise DpvalueError(f"the public rows must differ from the private rows, got the same memory: {_ADVICE}")
+
+
+def _listed(parts: list[Any]) -> set[int]:
+    """Which rows stand in lists: each is an object of its own, unlike a number or a text."""
+    lists = [part for part in parts if isinstance(part, list | tuple)]
+    return {id(row) for part in lists for row in part if isinstance(row, list | dict | np.ndarray | Tensor)}
 
 
 def _shares_dataset(one: Any, other: Any) -> bool:

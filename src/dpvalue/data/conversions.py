@@ -38,7 +38,7 @@ def as_columns(data: Any) -> Columns:
 def _require_different(names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
-        raise DpvalueError(f"a frame must not have several columns that are called {twice[0]!r}")
+        raise DpvalueError(f"a frame must not have several columns named {twice[0]!r}")
 
 
 def of_pandas(series: Any) -> Column:

@@ -92,7 +92,7 @@ class Encoding:
         """
         if isinstance(raw, EncodedRows):
             if raw.by.to_json() != self.schema:
-                raise DpvalueError(f"{argument} were encoded by another public file")
+                raise DpvalueError(f"{argument} must be encoded with this public set, got rows encoded with another")
             return raw.numbers
         if isinstance(raw, DatasetRows):
             return self._in_pieces(raw, argument, placed, kept)
@@ -247,7 +247,7 @@ def _classes(y: Column, named: Any) -> tuple[Any, ...]:
         if unknown:
             raise DpvalueError(f"classes must hold all labels of the public set; {unknown[0]!r} is missing")
     if len({text(label) for label in classes}) != len(classes):
-        raise DpvalueError("classes must differ in their canonical form, in which 1, 1.0 and '1' are one")
+        raise DpvalueError("classes must differ in canonical form, where 1, 1.0 and '1' are equal")
     if len(classes) < 2:
         raise DpvalueError(f"utility labels must hold at least 2 classes, got {len(classes)}")
     return classes
@@ -290,8 +290,8 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
     same_shape = all(numbers.shape == together[:1].shape for numbers in alone) and len(together) == len(tried)
     if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
         raise DpvalueError(
-            "preprocess must transform each row on its own: it gives other numbers for a row alone than among others, "
-            "so one party's data would move other parties' releases"
+            "preprocess must transform each row on its own: its output for a row depends on the other rows, "
+            "so one party's data would change the releases of others"
         )
     return fitted
 

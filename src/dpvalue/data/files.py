@@ -185,7 +185,7 @@ def _sound_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
     twice = [name for name, count in Counter(columns).items() if count > 1]
     if twice:  # by their places: in a file without a header these would be cells
         places = [str(at) for at, name in enumerate(columns, start=1) if name == twice[0]]
-        raise DpvalueError(f"{path} has several columns of one name: columns {' and '.join(places)}")
+        raise DpvalueError(f"{path} has several columns of the same name: columns {' and '.join(places)}")
     if any(not name.strip() for name in columns):
         raise DpvalueError(f"{path} has a column without a name")
     return columns

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO
 
+from dpvalue.display import counted
+
 LONGEST_LINE = 2**20
 BLOCK_BYTES = 2**17  # small: what is made of a block should stay in the cache
 _COUNTED_BYTES = 2**23
@@ -42,9 +44,9 @@ class Layout:
             return "not UTF-8"
         except csv.Error:
             return "quotes that do not close, or text beside them (private files are read line by line)"
-        return (
-            cells if len(cells) == len(self.names) else f"{len(cells)} cell(s), not {len(self.names)} as in the header"
-        )
+        if len(cells) == len(self.names):
+            return cells
+        return f"{counted(len(cells), 'cell')}, not {len(self.names)} as in the header"
 
     def guesses(self, line: bytes, name: str) -> tuple[str, ...]:
         """Return what may be the cell of a column in a bad record, the likeliest first.

@@ -39,7 +39,7 @@ class Parties:
     Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
     party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
 
-    A row that cannot be used contributes nothing, and is reported to nobody but the caller of `problems`: one without a
+    A row that cannot be used contributes zero, and is reported only to the caller of `problems`: one without a
     group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
     finite number.
 
@@ -123,7 +123,7 @@ class Parties:
     def person_of_row(self) -> Ints:
         """The number of each row's person; -1 for a row without an id."""
         if self.persons is None:
-            raise DpvalueError("unit='person' needs to know whose each row is: give Parties(..., persons=ids)")
+            raise DpvalueError("unit='person' needs the person of each row: give Parties(..., persons=ids)")
         return numbered_persons(label_column(self.persons, "persons").identities())
 
     def units(self, unit: str) -> Ints:
@@ -143,7 +143,7 @@ class Parties:
         if privacy is not None and privacy.unit == "person":
             self.person_of_row  # noqa: B018  (raises without ids)
             if not units.any():
-                raise DpvalueError("persons must tell whose rows are: no party has a person with an id")
+                raise DpvalueError("persons must hold at least one id, all are missing")
             return units, units
         return self.sizes, units
 

@@ -138,7 +138,7 @@ def refuse_rows(bad: Bools, argument: str, allowed: str) -> None:
     if bad.any():
         where = np.flatnonzero(bad)
         shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
-        raise DpvalueError(f"{argument}: {allowed}; not so at row(s) {shown} ({len(where)} of {len(bad)})")
+        raise DpvalueError(f"{argument}: {allowed}; violated in {len(where)} of {len(bad)} rows: {shown}")
 
 
 def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:

@@ -93,8 +93,8 @@ class Schema:
         texts = [name for name in table.columns if not numeric[name]]
         if texts and not self.scaled:
             raise DpvalueError(
-                f"the column {texts[0]!r} of the public file does not hold numbers: preprocess 'numbers' takes no "
-                "other columns, 'columns' encodes them"
+                f"the column {texts[0]!r} of the public file does not hold numbers: preprocess 'numbers' needs "
+                "them, preprocess 'columns' encodes text"
             )
         self.columns_ = [_column(name, table[name], numeric[name], self.scaled) for name in table.columns]
         if not self.columns_:
@@ -106,7 +106,7 @@ class Schema:
         table = as_columns(frame)
         for name in self.names:
             if name not in table.columns:
-                raise DpvalueError(f"there is no column {name!r}, which the public file has")
+                raise DpvalueError(f"column {name!r} of the public file is missing")
         numbers = np.concatenate([column.encode(table[column.name]) for column in self.columns_], axis=1)
         numbers[np.isnan(numbers).any(axis=1)] = np.nan
         return numbers
@@ -170,7 +170,7 @@ def _column(name: str, column: Column, numeric: bool, scaled: bool) -> Numeric |
     if len(categories) > MOST_CATEGORIES:
         raise DpvalueError(
             f"the column {name!r} holds {len(categories)} different texts in the public file, too many for categories: "
-            f"leave it out with --drop {name}"
+            f"drop it with --drop {name}"
         )
     return Categorical(name, tuple(categories) or ("",))
 

@@ -72,7 +72,7 @@ class Metric:
         """Return the metric for public labels (rows,), encoded and as given; raises where it does not fit them."""
         if task not in self.tasks:
             others = ", ".join(name for name, metric in METRICS.items() if task in metric.tasks)
-            raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; these do: {others}")
+            raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; use one of {others}")
         if self.labels_differ and (labels == labels[0]).all():
             raise DpvalueError(f"metric {self.name!r} needs public labels that differ, got {given[0]} in every row")
         return replace(self, worth=replace(self.worth, labels=given)) if isinstance(self.worth, CustomMetric) else self
@@ -173,7 +173,7 @@ METRICS = {
 def register_metric(metric: Metric) -> None:
     """Add a metric, which is then known by its name; raises for a name that is taken or is no word in lower case."""
     if metric.name in METRICS or not (metric.name.isidentifier() and metric.name.islower()):
-        raise DpvalueError(f"the name of a metric must be a new one, a word in lower case; got {metric.name!r}")
+        raise DpvalueError(f"the name of a metric must be a new lower-case word, got {metric.name!r}")
     if (metric.worth is None) == (metric.of_loss is None):
         raise DpvalueError(f"the metric {metric.name!r} must have either worth or of_loss")
     METRICS[metric.name] = metric
@@ -230,7 +230,7 @@ class Utility:
         as_metric(self.metric)  # raises for one that there is not
         require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
-            raise DpvalueError(f"l2 goes with metric='loss', got l2={self.l2} and metric={self.metric!r}")
+            raise DpvalueError(f"l2 needs metric='loss', got l2={self.l2} and metric={self.metric!r}")
         labels = label_column(self.y, "utility labels")
         rows = row_count(self.X, "utility features")
         if len(labels) != rows:

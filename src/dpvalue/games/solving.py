@@ -275,7 +275,7 @@ def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Gam
             raise DpvalueError(f"n must be {v.n} for this game, or left out; got {n!r}")
         return v
     if n is None:
-        raise DpvalueError("n must be given with a function of players: it does not say how many there are")
+        raise DpvalueError("n must be given with a function of players")
     return FunctionGame(v, n)
 
 
@@ -284,7 +284,7 @@ def worths_of(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Fl
     pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
     worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
     if worths.shape != (count,):
-        raise DpvalueError(f"worth must return one number a coalition, got the shape {worths.shape} for {count}")
+        raise DpvalueError(f"worth must return one number per coalition, got the shape {worths.shape} for {count}")
     return worths
 
 

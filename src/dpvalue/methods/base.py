@@ -224,7 +224,7 @@ def register_method(method: type[Method]) -> None:
 def method_named(name: str) -> type[Method]:
     """Return a method; raises for one that is not registered here."""
     if name not in METHODS:
-        raise DpvalueError(f"there is no method {name!r} here; there are {', '.join(METHODS)}")
+        raise DpvalueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
     return METHODS[name]
 
 
@@ -250,5 +250,5 @@ def projection_of(header: dict[str, Any], basis: Tensor | None) -> Projection | 
     """Return the projection of a file; raises unless it comes with a basis, or neither is there."""
     stored = header.get("projection")
     if (basis is None) != (stored is None):
-        raise DpvalueError("projection and basis go together, got one of them")
+        raise DpvalueError("projection and basis must be given together, got one of them")
     return None if stored is None else build(Projection, "projection", stored)

@@ -131,7 +131,7 @@ class Refit(Method):
             f"needs at least {LEAST_PUBLIC} public rows": len(at.public.x) >= LEAST_PUBLIC,
             "needs Gaussian noise (delta above 0)": settings.privacy is None or settings.privacy.vector_law is not None,
             "needs accounting='composition'": settings.privacy is None or settings.privacy.accounting == "composition",
-            "needs features that are scaled: they are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
+            "needs scaled features: these are too large": float(at.public.x.abs().max()) < _LARGEST_FEATURE,
         }
         return next((reason for reason, holds in needed.items() if not holds), "")
 
@@ -139,11 +139,9 @@ class Refit(Method):
     def require_budget(cls, privacy: Privacy, auc: float | None) -> None:
         """Raise where there is no Gaussian noise, or an AUC is asked for."""
         if auc is not None:
-            raise DpvalueError(
-                "auc is about finding wrong parties by steps: the refit game says how it agrees with retraining"
-            )
+            raise DpvalueError("auc needs game='steps': the refit game is planned by its agreement with retraining")
         if privacy.vector_law is None or privacy.accounting != "composition":
-            raise DpvalueError("game='refit' needs Gaussian noise (delta above 0), and accounting='composition'")
+            raise DpvalueError("game='refit' needs Gaussian noise (delta above 0) and accounting='composition'")
 
     @classmethod
     def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
@@ -242,10 +240,10 @@ class Refit(Method):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
         """Return what a file describes."""
         if basis is None:
-            raise DpvalueError("the refit game needs a basis: directions that parties were described in")
+            raise DpvalueError("the refit game needs a basis: the directions of the descriptions")
         trunk = tensors.get("trunk")
         if trunk is not None and (trunk.dim() != 1 or not trunk.is_floating_point() or not len(trunk)):
-            raise DpvalueError("the tensor 'trunk' must be of floating point numbers, in 1 dimension")
+            raise DpvalueError("the tensor 'trunk' must be floating point numbers in 1 dimension")
         return cls(Surrogate.from_tensors(origin, basis, tensors), trunk)
 
     def require_parties(self, n: int) -> None:

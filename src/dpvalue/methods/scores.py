@@ -64,7 +64,7 @@ class Scores(Method):
     @classmethod
     def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
         """Refuse: settings do not name this method."""
-        raise DpvalueError("scores are chosen with steps: projection=Projection(1, 'loss') asks for them")
+        raise DpvalueError("game must not be 'scores': give projection=Projection(1, 'loss') instead")
 
     def expected(self, at: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | None:
         """Return how well corrupted parties are expected to be found."""

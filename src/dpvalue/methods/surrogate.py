@@ -126,9 +126,9 @@ class Surrogate:
             raise DpvalueError("the tensor 'method.numbers' must be of positive numbers")
         stored, chosen = parts["windows"], parts.get("chosen")
         if chosen is None or chosen.dtype != torch.int64 or chosen.dim() != 1 or not len(chosen):
-            raise DpvalueError("the tensor 'method.chosen' must be a whole number a party")
+            raise DpvalueError("the tensor 'method.chosen' must be a whole number per party")
         if int(chosen.min()) < 0 or int(chosen.max()) >= len(stored):
-            raise DpvalueError("the tensor 'method.chosen' must name windows that are there")
+            raise DpvalueError("the tensor 'method.chosen' must hold indices of the windows")
         windows = unpacked_windows(stored, directions)
         return cls(
             origin=origin.to(torch.float64),

@@ -174,7 +174,7 @@ class DescriptionModel(SubspaceLinear):
         return lambda theta: loss(nowhere).expand(len(theta))
 
     def digest(self) -> str:
-        """Return a digest that no model has which is asked for gradients."""
+        """Return a digest that differs from the digest of every gradient model."""
         return hashlib.sha256(f"description {self.spread!r} ".encode() + self._model.digest().encode()).hexdigest()
 
 
@@ -250,5 +250,5 @@ class Score:
         return self.line.numbers_per_row()
 
     def digest(self) -> str:
-        """Return a digest that no model has which is asked for gradients."""
+        """Return a digest that differs from the digest of every gradient model."""
         return hashlib.sha256(b"score " + self.line.digest().encode()).hexdigest()

@@ -70,9 +70,9 @@ def find_head(model: Model, example: Tensor) -> Head:
             features = _features(_trunk(module, head), example[None])
             again = nn.functional.linear(features, layer.weight, layer.bias)
     except _FAILURES:
-        raise DpvalueError(f"{NO_HEAD}; this one does not work row by row without it") from None
+        raise DpvalueError(f"{NO_HEAD}; without it, this network does not work row by row") from None
     if features.shape != (1, head.features) or not torch.allclose(again, result, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise DpvalueError(f"{NO_HEAD}; what this one's is given is not what the layers before it return")
+        raise DpvalueError(f"{NO_HEAD}; in this network, its input is not the output of the layers before it")
     return head
 
 

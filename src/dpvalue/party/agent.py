@@ -40,7 +40,7 @@ FORBIDDEN = "this party's policy does not allow the job"
 
 WRONG = "the request is not one of that job"
 
-BEFORE = "the party was asked for this differently before"
+BEFORE = "the party already answered another request for this round"
 
 SPENT = "the party's budget does not allow it"
 
@@ -173,11 +173,13 @@ class Agent:
             request, seal = Request.opened(asked)
             sealed = Job.opened(content)[1]
             if not self.policy.unsigned and (seal and seal.by) != (sealed and sealed.by):
-                raise DpvalueError("the request was not signed by whoever signed the job")
+                raise DpvalueError("the request must be signed with the key of the job")
             if request.round == 0 and request.digest != own.digest:
-                raise DpvalueError("the first round's request is not the one of the job")
+                raise DpvalueError("the request of the first round must be the one in the job")
             if len(request.points) > self.policy.limits.points:
-                raise DpvalueError(f"the request asks at {len(request.points)} models")
+                raise DpvalueError(
+                    f"the request must have at most {self.policy.limits.points} models, got {len(request.points)}"
+                )
             _require_sane("the request", request.parts()[1])
             require_answerable(job, request)
         with _refusing(BEFORE):
@@ -198,15 +200,15 @@ class Agent:
             raise DpvalueError(f"noise must be one of {', '.join(protection.laws)}, the job has {mechanism.law!r}")
         law = law_named(mechanism.law)
         if asked.delta > protection.delta and not law.pure:
-            raise DpvalueError(f"delta may be {protection.delta:g} at most, the job has {asked.delta:g}")
+            raise DpvalueError(f"delta must be at most {protection.delta:g}, the job has {asked.delta:g}")
         if (job.simulation is not None) != self.simulation:
-            raise DpvalueError("the job's noise is seeded, so that the coordinator could remove it")
+            raise DpvalueError("the job must not have seeded noise: the coordinator could remove it")
         for name, found, most in (
-            ("rounds", job.rounds, limits.rounds), ("numbers a release", job.size, limits.numbers),
-            ("models a request", job.course.points.shape[1], limits.points),
+            ("rounds", job.rounds, limits.rounds), ("numbers per release", job.size, limits.numbers),
+            ("models per request", job.course.points.shape[1], limits.points),
         ):  # fmt: skip
             if found > most:
-                raise DpvalueError(f"the job asks for {found} {name}, at most {most} are answered")
+                raise DpvalueError(f"the job asks for {found} {name}, the policy allows at most {most}")
         header, tensors = job.parts()
         _require_sane("the job", {name: part for name, part in tensors.items() if not name.startswith("table.")})
         _require_sane_numbers({**header, "about": None})
@@ -214,13 +216,13 @@ class Agent:
         releases = job.rounds * protection.parties_per_person
         epsilon = law.epsilon(law.loss(mechanism.noise_multiplier, releases), protection.delta)
         if epsilon > protection.epsilon * (1 + 1e-6):
-            raise DpvalueError(f"the job's noise spends epsilon = {epsilon:.4g}, at most {protection.epsilon:g} may be")
+            raise DpvalueError(f"epsilon must be at most {protection.epsilon:g}, the job's noise spends {epsilon:.4g}")
         if coordinator is not None and coordinator.public_sets and job.about.utility not in coordinator.public_sets:
-            raise DpvalueError(f"the public set {job.about.utility} is none of those of {coordinator.name!r}")
+            raise DpvalueError(f"the policy does not allow the public set {job.about.utility} for {coordinator.name!r}")
         if policy.columns is not None:
             foreign = [name for name in required_columns(job) if name not in policy.columns]
             if foreign:
-                raise DpvalueError(f"the column {foreign[0]!r} may not be read")
+                raise DpvalueError(f"the policy does not allow reading the column {foreign[0]!r}")
         return epsilon
 
     def _with_model(self, job: Job) -> Job:
@@ -228,15 +230,15 @@ class Agent:
         kind, digest = job.model.kind, job.model.digest
         allowed = [model for model in self.policy.models if model.name == kind]
         if not allowed:
-            raise DpvalueError(f"the model {kind!r} is not among those of the policy")
+            raise DpvalueError(f"the policy does not allow the model {kind!r}")
         fitting = [model for model in allowed if model.digest in (None, digest)]
         if not fitting:
-            raise DpvalueError(f"the model {kind!r} has the digest {digest}, which the policy has not")
+            raise DpvalueError(f"the policy does not allow the model {kind!r} with the digest {digest}")
         model, built = fitting[0], job
         if model.factory is not None:
             built = replace(job, model=replace(job.model, kind=_installed(model)))
         elif kind not in KINDS:
-            raise DpvalueError(f"the model {kind!r} is none of the library, and the policy names no factory")
+            raise DpvalueError(f"the model {kind!r} is not built in, and the policy names no factory for it")
         built.build(self.engine.torch_device)  # raises unless it is the model that the digest says
         return built
 
@@ -246,15 +248,17 @@ class Agent:
         if missing:
             raise DpvalueError(f"{self.file.path} has no column {missing[0]!r}")
         if self.file.person in columns:
-            raise DpvalueError(f"the column {self.file.person!r} of ids may not be read as a feature")
+            raise DpvalueError(f"the column {self.file.person!r} of person ids must not be a feature")
         if units < self.policy.limits.units:
-            raise DpvalueError(f"the party has {units} units, and answers with {self.policy.limits.units} or more")
+            raise DpvalueError(
+                f"the party must have at least {self.policy.limits.units} units to answer, it has {units}"
+            )
 
     def _require_budget(self, job: Job, asker: str, coordinator: KnownCoordinator | None, units: int) -> None:
         """Raise unless ledger, and what this coordinator may spend, have room for all rounds that were not answered."""
         if self.ledger is None:
             if not self.simulation:
-                raise DpvalueError("a party needs a ledger to answer: dpvalue ledger new makes one")
+                raise DpvalueError("a party needs a ledger: create one with dpvalue ledger new")
             return
         charge = charge_of(job.mechanism, torch.tensor([units]), job.privacy)
         own = self.ledger.under(purpose_of(job, asker))
@@ -296,7 +300,7 @@ def _require_sane(what: str, tensors: dict[str, Tensor]) -> None:
     for name, tensor in tensors.items():
         sizes = tensor.abs()
         if tensor.is_floating_point() and not bool(((sizes >= _SMALLEST) & (sizes <= _LARGEST) | (sizes == 0)).all()):
-            raise DpvalueError(f"{what} holds numbers in {name!r} beyond {_SMALLEST:g} to {_LARGEST:g}")
+            raise DpvalueError(f"numbers in {name!r} of {what} must be from {_SMALLEST:g} to {_LARGEST:g} in size")
 
 
 def _require_sane_numbers(found: Any) -> None:
@@ -305,4 +309,4 @@ def _require_sane_numbers(found: Any) -> None:
         for part in found.values() if isinstance(found, dict) else found:
             _require_sane_numbers(part)
     elif isinstance(found, int | float) and not (found == 0 or _SMALLEST <= abs(found) <= _LARGEST):
-        raise DpvalueError(f"the job holds a number beyond {_SMALLEST:g} to {_LARGEST:g}")
+        raise DpvalueError(f"numbers of the job must be from {_SMALLEST:g} to {_LARGEST:g} in size")

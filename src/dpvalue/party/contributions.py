@@ -238,7 +238,7 @@ class Contributions:
         noise says of contributions that move by the mechanism's sensitivity.
         """
         if noise is None and self.mechanism.noise_multiplier:
-            raise DpvalueError("noise must be given: a contribution does not leave without it")
+            raise DpvalueError("noise must be given: contributions are released only with noise")
         if isinstance(clipped, OuterProducts):
             if noise is not None:
                 clipped.add_to(noise)

@@ -23,6 +23,7 @@ from dpvalue.data.files import open_private, read_encoded
 from dpvalue.data.parties import Parties, numbered_persons, person_counts
 from dpvalue.data.raw import row_count
 from dpvalue.data.rows import PrivateRows
+from dpvalue.display import counted
 from dpvalue.engine.engines import DTYPES, Engine, Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import UnitNumbers
@@ -82,7 +83,7 @@ class PartyFile:
 def required_columns(job: Job) -> tuple[str, ...]:
     """Return the columns that a job reads of a file, the target last."""
     if not job.encoding.by_columns or job.about.target is None:
-        raise DpvalueError("the job is for rows that are handed over in Python, and not for files")
+        raise DpvalueError("the job must be answered in Python (dpvalue.Party): it does not describe files")
     return (*job.encoding.preprocess.names, job.about.target)
 
 
@@ -186,7 +187,7 @@ class Party(Uncopyable):
             request = job.first(int(self._alone().counts(job.privacy)[0][0]))
         require_answerable(job, request)
         if job.simulation is not None and (not self.simulation or self.ledger is not None):
-            raise DpvalueError("the job's noise is seeded, so that the server could remove it: it is not answered")
+            raise DpvalueError("the job must not have seeded noise: the server could remove it")
         with self.engine.threading():
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
             model = job.build(device)  # raises for a job that fits no model, before any row is touched
@@ -209,7 +210,7 @@ class Party(Uncopyable):
             ledger.reserve(job.rounds, charge)
             release = Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
             if release.party != self.name:
-                raise DpvalueError(f"this job was answered with this ledger before, as {release.party!r}")
+                raise DpvalueError(f"this ledger already answered the job as {release.party!r}")
             return release
 
     def _alone(self) -> _Alone:
@@ -222,11 +223,11 @@ class Party(Uncopyable):
         One thread at a time, from looking for an answer to keeping it.
         """
         if os.getpid() != self._process:  # parent and child would each draw noise for the same round
-            raise DpvalueError("a party without a ledger answers in the process that made it alone: give it a ledger")
+            raise DpvalueError("a party without a ledger must answer in the process that created it: give it a ledger")
         with self._answering:
             asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
             if asked != request.digest:
-                raise DpvalueError(f"round {request.round} of this job was asked for differently before")
+                raise DpvalueError(f"round {request.round} of this job was already requested with other settings")
             if not answer:
                 answer = make()
                 self._answered[job.digest, request.round] = asked, answer
@@ -249,18 +250,18 @@ def require_answerable(job: Job, request: Request) -> None:
     if job.privacy.accounting != "composition":
         raise DpvalueError("accounting must be 'composition': it counts every release")
     if job.mechanism.clip is None:
-        raise DpvalueError("mechanism.clip must be given: without it nothing is bounded")
+        raise DpvalueError("mechanism.clip must be given: without it the sensitivity is unbounded")
     needed = job.privacy.noise_multiplier(job.rounds, 1, job.mechanism.law)
     if not job.mechanism.noise_multiplier >= needed * _ROUNDING:
         raise DpvalueError(
-            f"the job's noise, {job.mechanism.noise_multiplier:.4g} sensitivities, is less than the {needed:.4g} that "
-            f"its budget needs for {job.rounds} round(s)"
+            f"the noise multiplier of the job must be at least {needed:.4g} for its budget and "
+            f"{counted(job.rounds, 'round')}, got {job.mechanism.noise_multiplier:.4g}"
         )
 
 
 @dataclass(frozen=True)
 class PrivacyBoundary:
-    """What private rows are put behind: nothing else of the library is handed them.
+    """The only object that receives private rows.
 
     Attributes:
         model: what rows are asked through.

@@ -51,7 +51,7 @@ class Protection:
         for law in self.laws:
             require_choice("laws", law, LAWS)
         if (self.unit == "person") != (self.person is not None):
-            raise DpvalueError("person, the column of ids, goes with unit person")
+            raise DpvalueError("person needs unit person")
 
 
 @dataclass(frozen=True)
@@ -145,13 +145,13 @@ class Policy:
         for what in ("name", "key"):
             given = [getattr(coordinator, what) for coordinator in self.coordinators]
             if len(set(given)) < len(given):
-                raise DpvalueError(f"coordinators must each have a {what} of their own")
+                raise DpvalueError(f"each coordinator must have its own {what}")
         require_names("names of coordinators", [coordinator.name for coordinator in self.coordinators])
         if not self.coordinators and not self.unsigned:
-            raise DpvalueError("a policy must name coordinators, or say unsigned = true")
+            raise DpvalueError("a policy must name coordinators, or set unsigned = true")
         if self.coordinators and self.unsigned:
             raise DpvalueError(
-                "a policy must not name coordinators and say unsigned = true: whoever is refused would take off the "
+                "a policy must not name coordinators and set unsigned = true: a refused coordinator would remove its "
                 "signature"
             )
 
@@ -170,7 +170,9 @@ class Policy:
             return None
         known = {coordinator.key: coordinator for coordinator in self.coordinators}
         if key not in known:
-            raise DpvalueError("the job is not signed" if key is None else f"{key} is no coordinator of the policy")
+            raise DpvalueError(
+                "the job is not signed" if key is None else f"{key} is not the key of a coordinator of the policy"
+            )
         return known[key]
 
 
@@ -191,7 +193,7 @@ def _require_known(kind: Any, found: Any, place: str) -> None:
     unknown = [name for name in found if name not in types]
     if unknown:
         names = ", ".join(field.name for field in fields(kind))
-        raise DpvalueError(f"there is no {place}{unknown[0]}; there are {names}")
+        raise DpvalueError(f"unknown option {place}{unknown[0]}; the options are {names}")
     for name, inside in found.items():
         parts = [part for part in (types[name], *get_args(types[name])) if is_dataclass(part)]
         for member in inside if isinstance(inside, list) else [inside]:

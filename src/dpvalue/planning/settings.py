@@ -77,7 +77,7 @@ class Settings:
         preprocess: a scikit-learn transformer that works row by row; a clone is fitted to the public features and
             applied to all rows. Of a frame also "columns": numbers are scaled, texts are categories; or "numbers":
             all columns are numbers, taken as they are.
-        classes: all classes, where the public set does not show every one; rows with other labels count for nothing.
+        classes: all classes, if the public set lacks some; rows with other labels contribute zero.
         ledger: where releases are charged and kept: a `Ledger`. The same call again gets the same releases back.
         checkpoint: a folder that keeps releases as they are made, where there is no ledger: the same call goes on from
             there if a run died. It is for one run: it could not tell other private rows.
@@ -116,10 +116,12 @@ class Settings:
         if self.ledger is not None:
             self._require_ledger_use(self.ledger)
         if self.checkpoint is not None and (self.privacy is None or self.ledger is not None):
-            raise DpvalueError("checkpoint is for a private run without a ledger: a ledger keeps all releases itself")
+            raise DpvalueError(
+                "checkpoint must not be given without privacy or with a ledger: a ledger stores all releases itself"
+            )
         require_choice("game", self.game, GAMES)
         if self.game not in ("auto", "steps") and self._not_open:
-            raise DpvalueError(f"game={self.game!r} makes one release its own way: leave {self._not_open} open")
+            raise DpvalueError(f"game={self.game!r} makes one release of its own: leave {self._not_open} unset")
         require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
@@ -131,9 +133,7 @@ class Settings:
                 require_positive(name, setting)
         rule = RULES.get(self.clip_rule)
         if rule is not None and rule.equal_lengths and self.privacy is None and isinstance(self.clip, str):
-            raise DpvalueError(
-                f"clip_rule={rule.name!r} needs a clip, the length to scale to, when there is no privacy"
-            )
+            raise DpvalueError(f"clip_rule={rule.name!r} without privacy needs clip, the norm to scale to")
 
     def __repr__(self) -> str:
         return changed_fields(self, "model", "privacy")
@@ -142,9 +142,9 @@ class Settings:
         if not isinstance(ledger, Ledger):
             raise DpvalueError(f"ledger must be a Ledger, got {ledger!r}")
         if self.privacy is None:
-            raise DpvalueError("ledger must not be given without privacy: what is not private cannot be charged")
+            raise DpvalueError("ledger must not be given without privacy: there is no epsilon to charge")
         if self.noise != "secure":
-            raise DpvalueError(f"ledger needs noise='secure', got {self.noise!r}: a simulation promises nothing")
+            raise DpvalueError(f"ledger needs noise='secure', got {self.noise!r}: a simulation has no guarantee")
         if self.privacy.accounting != "composition":
             raise DpvalueError("ledger needs accounting='composition': it counts every release")
         ledger.require_unit(self.privacy)
@@ -206,7 +206,7 @@ def settings_of(given: Settings | None, keywords: Mapping[str, Any], **defaults:
         raise DpvalueError(f"settings must be a Settings, got {given!r}")
     unknown = [name for name in keywords if name not in Settings.__dataclass_fields__]
     if unknown:
-        raise TypeError(f"there is no setting {unknown[0]!r}; there are {', '.join(Settings.__dataclass_fields__)}")
+        raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(Settings.__dataclass_fields__)}")
     return replace(given or Settings(**defaults), **keywords)
 
 

@@ -146,7 +146,7 @@ def poisson_noise_multiplier(epsilon: float, delta: float, releases: int, partie
 def _bisect(holds: Callable[[float], bool], good: float, bad: float) -> float:
     """Return, to 14 digits, the end of the region around `good` in which `holds`; bisects the logarithm."""
     if not holds(good):
-        raise DpvalueError(f"the privacy budget is out of the range that can be accounted for (at {good:g})")
+        raise DpvalueError(f"the privacy budget is outside the range of the accountant (near {good:g})")
     while abs(log(good / bad)) > 1e-14:
         middle = sqrt(good) * sqrt(bad)
         if middle in (good, bad):

@@ -72,7 +72,7 @@ class Privacy:
         if self.accounting == "poisson" and self.mechanism not in ("auto", "gaussian"):
             raise DpvalueError(f"accounting='poisson' is for Gaussian noise, got mechanism={self.mechanism!r}")
         if self.parties_per_person > 1 and self.unit != "person":
-            raise DpvalueError(f"parties_per_person goes with unit='person', got unit={self.unit!r}")
+            raise DpvalueError(f"parties_per_person needs unit='person', got unit={self.unit!r}")
 
     @property
     def terms(self) -> str:

@@ -57,7 +57,7 @@ class Checkpoint:
         if path.is_file():
             asked, date, stored = _read(path)
             if asked != request:
-                raise DpvalueError(f"{str(path)!r} answers another question: it belongs to a run with other settings")
+                raise DpvalueError(f"{str(path)!r} belongs to a run with other settings")
             self.returned[slot] = date
             return stored
         made = make()

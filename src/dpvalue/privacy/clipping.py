@@ -88,7 +88,7 @@ RULES = {rule.name: rule for rule in (FLAT, NORMALISE)}
 def register_rule(rule: ClippingRule) -> None:
     """Make a clipping rule known by its name, to `clip_rule=`."""
     if rule.name in ("auto", *RULES):
-        raise DpvalueError(f"the name of a clipping rule must be a new one, got {rule.name!r}")
+        raise DpvalueError(f"the name of a clipping rule must be new, got {rule.name!r}")
     RULES[rule.name] = rule
 
 

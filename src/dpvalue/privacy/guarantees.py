@@ -1,4 +1,4 @@
-"""What was spent (`Guarantee`), as an immutable value that can be quoted, saved and added up."""
+"""The privacy guarantee of a run (`Guarantee`): an immutable value to quote, save and add up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SPENT = fields(
 
 @dataclass(frozen=True)
 class Noise:
-    """What noise was added: in sensitivities, to what was clipped to this norm; in a `simulation` a seed repeats it."""
+    """The noise of a run: its multiplier (noise scale / sensitivity), the clipping norm, and whether it is seeded."""
 
     multiplier: float | None = None
     clip: float | None = None
@@ -48,13 +48,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Account:
-    """Whose budget a run was charged to.
+    """The ledger that a run was charged to.
 
     Attributes:
-        ledger: the budget, in words, of the ledger, if any.
-        returned: the day on which an answer was charged that the ledger gave again.
+        ledger: the budget of the ledger, as text; None without a ledger.
+        returned: the day of the first charge, if the ledger returned stored releases.
         parties: "rows" or "named parties".
-        person: the column of ids. What else was released of the same people can be added up only if both are the same.
+        person: the column of person ids. Runs can be added up only if parties and person are equal.
     """
 
     ledger: str | None = None
@@ -65,26 +65,26 @@ class Account:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a run spent, in numbers; `str()` of it is one paragraph to quote.
+    """What a run spent; `str()` of it is one paragraph to quote.
 
     Attributes:
         unit: what is protected: "party", "record" or "person".
         neighbours: the relation, as in `Privacy`.
-        epsilon: what was really spent.
-        delta: the probability with which that may fail.
-        mu: of Gaussian noise, the same in Gaussian differential privacy.
-        claimed_epsilon: what the paper's accounting claims, where it was used.
-        advantage: of an attacker, between 0 and 1.
+        epsilon: the epsilon spent, for an observer of every release by name.
+        delta: the delta at which epsilon is stated.
+        mu: the parameter of Gaussian differential privacy; None for pure noise.
+        claimed_epsilon: the epsilon that the paper's accounting claims, where it was used.
+        advantage: the advantage of an attacker, between 0 and 1.
         mechanism: the law of the noise.
-        releases: how many each party made.
-        parties_per_person: the most parties that one person's records were in.
-        noise: multiplier, clipping norm, and whether a seed repeats it.
-        charged: whose budget it was charged to.
+        releases: the number of releases per party.
+        parties_per_person: the maximum number of parties that one person's records were in.
+        noise: multiplier, clipping norm, and whether the noise is seeded.
+        charged: the ledger that the run was charged to.
 
-    `epsilon` is always the honest one, for an observer of every release by name; `claimed_epsilon` is set only when
-    the run used the paper's accounting. `mu` is None for a pure law, as Laplace noise: delta is 0. `advantage` is the
-    total variation between neighbours: how much better than a coin an attacker who sees every release tells them
-    apart. Without differential privacy, the numbers are None.
+    `epsilon` always holds; `claimed_epsilon` is set only when the run used the paper's accounting. `mu` is None for a
+    pure law such as Laplace noise, where delta is 0. `advantage` is the total variation distance between neighbours:
+    how much better than a coin flip an attacker who sees every release distinguishes them. Without differential
+    privacy, the numbers are None.
 
     Example:
         >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
@@ -117,7 +117,7 @@ class Guarantee:
 
     @property
     def simulation(self) -> bool:
-        """Whether whoever knows the seed can remove the noise."""
+        """Whether the noise is seeded, so that anyone who knows the seed can remove it."""
         return self.noise.simulation
 
     @property
@@ -146,7 +146,7 @@ class Guarantee:
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.delta is None or self.epsilon is None:
-            raise DpvalueError("a run without differential privacy has no epsilon under any neighbouring relation")
+            raise DpvalueError("a run without differential privacy has no epsilon")
         if neighbours == self.neighbours:
             return self.epsilon
         return law_named(self.law).epsilon(self._loss(neighbours), self.delta)
@@ -181,7 +181,7 @@ class Guarantee:
 
     @property
     def terms(self) -> str:
-        """What was spent, in a few words."""
+        """The budget spent, as short text."""
         if self.epsilon is None:
             return "no differential privacy"
         seeded = ", simulation" if self.simulation else ""
@@ -200,32 +200,34 @@ class Guarantee:
             "record": "Each record of each party is",
             "person": f"All records of each person, in at most {self.parties_per_person} parties, are",
         }[str(self.unit)]
-        change = {"zero_out": "its contribution replaced by zero", "replace": "it replaced by any other"}
+        change = {"zero_out": "its contribution is replaced by zero", "replace": "it is replaced by any other"}
         spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
         kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
         exactly = "" if self.simulation else "discrete "  # secure noise is drawn on a grid
-        others = "This run only: other runs on the same data add to it."
+        others = "The guarantee is for this run only: other runs on the same data add to it."
         ledger, returned = self.charged.ledger, self.charged.returned
         if ledger is not None:
-            others = f"Charged to a ledger, which holds all runs on the data charged to it within {ledger}."
+            others = f"The run is charged to a ledger, which keeps all runs charged to it within {ledger}."
         if returned is not None:
-            how = "Released" if ledger is None else "Charged"
-            others += f" {how} on {returned}, returned again: other rows of the same size would get the same."
-        sentence = (
-            f"{protected} protected by ({spent})-differential privacy ({kind}; neighbours "
-            f"{self.neighbours}: {change[str(self.neighbours)]}) against an observer of every release: {self.releases} "
-            f"release(s) per party by the {exactly}{self.mechanism} mechanism, clipped to {self.noise.clip:.4g}, noise "
-            f"{self.noise_multiplier:.4g} times the sensitivity; an attacker's advantage is at most "
-            f"{self.advantage:.2g}. {others}"
+            how = "released" if ledger is None else "charged"
+            others += (
+                f" Its releases were first {how} on {returned} and are returned again: other rows of the same size "
+                "would get the same releases."
+            )
+        text = (
+            f"{protected} protected by ({spent})-differential privacy ({kind}) against an observer of every release. "
+            f"Neighbours: {self.neighbours} ({change[str(self.neighbours)]}). Mechanism: {exactly}{self.mechanism}, "
+            f"{counted(self.releases, 'release')} per party, clipping norm {self.noise.clip:.4g}, noise multiplier "
+            f"{self.noise_multiplier:.4g}. An attacker's advantage is at most {self.advantage:.2g}. {others}"
         )
         if self.claimed_epsilon is not None:
-            sentence = (
-                f"The paper's accounting (poisson) claims epsilon = {self.claimed_epsilon:.4g}; it does not hold for "
-                f"releases that carry names. What holds is this. {sentence}"
+            text = (
+                f"The paper's accounting (poisson) claims epsilon = {self.claimed_epsilon:.4g}. The claim does not "
+                f"hold for releases that carry names. The following guarantee holds. {text}"
             )
         if self.simulation:
-            sentence += " Simulation: whoever knows the seed can remove the noise."
-        return sentence
+            text += " Simulation: anyone who knows the seed can remove the noise."
+        return text
 
 
 def guarantee(
@@ -284,11 +286,11 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     for run in guarantees:
         if run.simulation:
             raise DpvalueError(
-                "guarantees must be of runs with secure noise: a simulation (noise='fast') protects nothing from "
-                "whoever knows the seed"
+                "guarantees must be of runs with secure noise: a simulation (noise='fast') gives no protection from "
+                "anyone who knows the seed"
             )
         if not run.private:
-            raise DpvalueError("guarantees must all be of private runs: one without privacy has no epsilon")
+            raise DpvalueError("guarantees must all be of private runs: a run without privacy has no epsilon")
     if len({(run.unit, run.neighbours, run.parties_per_person) for run in guarantees}) > 1:
         raise DpvalueError("guarantees must share their unit, neighbours and parties_per_person to be added up")
     if (
@@ -297,8 +299,8 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         and len({(run.charged.parties, run.charged.person) for run in guarantees}) > 1
     ):
         raise DpvalueError(
-            "guarantees must be for the same parties (rows, or named ones) and ids to be added up: the rows of a party "
-            "that each released on their own spend together far more than one of them"
+            "guarantees must have the same parties (rows or names) and person column to be added up: the rows of a "
+            "party that release separately spend far more together than one of them"
         )
     spent = [
         (run.law, float(run.noise_multiplier or 0.0), int(run.releases or 0) * run.parties_per_person)
@@ -308,12 +310,12 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
 
 
 def warn_if_delta_is_large(spent: Guarantee, units: int) -> None:
-    """Warn when units * delta > 0.1: such a delta lets a mechanism publish somebody's data outright."""
+    """Warn when units * delta > 0.1: such a delta allows a mechanism to publish a unit's data."""
     delta = spent.delta or 0.0
     if units * delta > 0.1:
         warnings.warn(
-            f"delta = {delta:g} for {units} protected units: units * delta = {units * delta:.3g} "
-            f"exceeds 0.1; a delta of {0.1 / units:.1g} or less is safer",
+            f"delta = {delta:g} is large for {units} protected units: units * delta = {units * delta:.3g} exceeds 0.1; "
+            f"choose a delta of at most {0.1 / units:.1g}",
             UserWarning,
             stacklevel=3,
         )

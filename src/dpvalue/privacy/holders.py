@@ -50,28 +50,28 @@ class Terms:
         for what, text in (("name", self.name), ("party_column", self.party_column), ("person", self.person)):
             is_text = isinstance(text, str) and bool(text.strip()) and text.isprintable()
             if not is_text and (what == "name" or text is not None):
-                raise DpvalueError(f"{what} must be a text that can be printed, got {text!r}")
+                raise DpvalueError(f"{what} must be printable text, got {text!r}")
         told = self.parties is not None or self.party_column is not None
         if told != (self.budget.unit == "party"):
             raise DpvalueError(
-                "parties (or party_column) must be given for unit party, and for no other: their names, or 'rows' "
-                f"where each row is one; got {self.parties if self.party_column is None else self.party_column!r}"
+                "parties (names, or 'rows' if each row is one) or party_column must be given for unit party and no "
+                f"other unit; got {self.parties if self.party_column is None else self.party_column!r}"
             )
         names = self.parties if isinstance(self.parties, tuple) else ()
         if isinstance(self.parties, str) and (self.parties != ROWS or self.party_column is not None):
             raise DpvalueError(f"parties must be names, or 'rows' without a party_column, got {self.parties!r}")
         if not all(isinstance(name, str) for name in names) or not isinstance(self.salt, str):
-            raise DpvalueError(f"parties must be texts, got {self.parties!r}")
+            raise DpvalueError(f"parties must be strings, got {self.parties!r}")
         if self.person is not None and self.budget.unit != "person":
-            raise DpvalueError(f"person goes with unit person, got {self.person!r} for unit {self.budget.unit}")
+            raise DpvalueError(f"person needs unit person, got {self.person!r} for unit {self.budget.unit}")
 
     @property
     def words(self) -> str:
-        """The budget in words, and what it rests on."""
+        """The budget as text, with its assumption."""
         if self.party_column is not None:
-            return f"{self.budget.terms}, parties told by the column {self.party_column!r}"
+            return f"{self.budget.terms}, parties of the column {self.party_column!r}"
         if isinstance(self.parties, tuple):
-            return f"{self.budget.terms}, if a name of a party stands for the same rows in all of them"
+            return f"{self.budget.terms}, provided that each party name stands for the same rows in all runs"
         return self.budget.terms
 
 
@@ -115,8 +115,8 @@ def require_unit(terms: Terms, privacy: Privacy) -> None:
         ids = "" if terms.person is None else f" --person {terms.person}"
         spread = f" --parties-per-person {own.parties_per_person}" if own.parties_per_person > 1 else ""
         raise DpvalueError(
-            f"the ledger {terms.name!r} is per {own.unit}, and this run protects each {privacy.unit}: it takes runs "
-            f"with --unit {own.unit}{ids}{spread} alone"
+            f"the ledger {terms.name!r} is per {own.unit}, and this run protects each {privacy.unit}: it accepts "
+            f"only runs with --unit {own.unit}{ids}{spread}"
         )
     if privacy.parties_per_person != own.parties_per_person:
         raise DpvalueError(
@@ -132,12 +132,11 @@ def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding
     if unit == "party":
         _require_parties(terms, parties, holding)
     elif holding.holder not in (None, name):
-        raise DpvalueError(
-            f"name must be {name!r}, the holder of the ledger that is to be charged; got {holding.holder!r}"
-        )
+        raise DpvalueError(f"name must be {name!r}, the holder of the ledger; got {holding.holder!r}")
     if unit == "person" and holding.person != terms.person:
         raise DpvalueError(
-            f"the ledger {name!r} is for persons by the column {terms.person!r}; this run has ids by {holding.person!r}"
+            f"the ledger {name!r} has person ids in the column {terms.person!r}; this run has them in "
+            f"{holding.person!r}"
         )
 
 
@@ -145,11 +144,11 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
     """Raise unless the parties of a run are among those of a ledger per party."""
     name, column = terms.name, holding.party_column
     if terms.party_column not in (None, column):
-        here = "rows as parties" if holding.parties == ROWS else "parties that no column names"
-        here = here if column is None else f"parties by {column!r}"
+        here = "rows as parties" if holding.parties == ROWS else "no party column"
+        here = here if column is None else f"them in {column!r}"
         raise DpvalueError(
-            f"the ledger {name!r} is for parties by the column {terms.party_column!r}; this run has {here}: it takes "
-            f"runs with --group {terms.party_column} alone"
+            f"the ledger {name!r} has parties in the column {terms.party_column!r}; this run has {here}: the ledger "
+            f"accepts only runs with --group {terms.party_column}"
         )
     if parties is None:
         return
@@ -157,7 +156,7 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
         if parties != holding.parties:
             own, asked = ("rows", "named parties") if parties == ROWS else ("named parties", "rows as parties")
             raise DpvalueError(
-                f"the ledger {name!r} is for {own}, and this run is on {asked}, perhaps of the same data"
+                f"the ledger {name!r} is for {own}, and this run is on {asked}, which may hold the same data"
             )
         return
     unknown = [party for party in holding.parties if party not in parties]
@@ -167,7 +166,7 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
         )
     if unknown:
         raise DpvalueError(
-            f"{unknown[0]!r} is not among the parties of the ledger {name!r}: if it holds data of none of them, add it "
+            f"{unknown[0]!r} is not a party of the ledger {name!r}: if it shares no data with its parties, add it "
             "(dpvalue ledger add, or Ledger.add_parties)"
         )
 
@@ -175,7 +174,7 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
 def require_new(parties: tuple[str, ...] | str | None, added: tuple[str, ...]) -> None:
     """Raise unless names can be added to the parties of a ledger."""
     if parties is None or isinstance(parties, str):
-        raise DpvalueError("parties can be added to a ledger of named parties alone")
+        raise DpvalueError("parties can be added only to a ledger of named parties")
     known = [name for name in added if name in parties]
     if known or not added:
         raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")

@@ -159,7 +159,7 @@ def register_law(law: Law) -> None:
     Whoever reads such a file or ledger must have registered it too; without, both are refused.
     """
     if not (law.name.isidentifier() and law.name.islower()) or law.name in ("auto", *LAWS):
-        raise DpvalueError(f"the name of a law must be a new one, a word in lower case, got {law.name!r}")
+        raise DpvalueError(f"the name of a law must be a new lower-case word, got {law.name!r}")
     LAWS[law.name] = law
 
 

@@ -9,10 +9,10 @@ What releases cost together is decided by the filter of `dpvalue.privacy.charges
 levels that depend on earlier answers. A budget is for one unit and one neighbouring relation. A release under the other
 relation is charged at what it costs in the budget's terms; one for another unit is refused (`dpvalue.privacy.holders`).
 
-It fails closed: whoever opens it checks the schema and every digest (`dpvalue.privacy.ledger_file`). A missing, empty
-or altered file is an error, and only `create` starts a budget. Only a head file, kept on another disk, notices an old
-copy that is put back, last entries that are cut off, or a chain that was made anew. If the head file is put back too,
-nothing notices; nor does anything notice a second ledger for the same data.
+It fails closed: opening it checks the schema and every digest (`dpvalue.privacy.ledger_file`). A missing, empty or
+altered file is an error, and only `create` starts a budget. Only a head file on another disk detects a rollback to an
+older copy, the removal of the last entries, or a new chain. A rollback of both files is not detected, and neither is a
+second ledger for the same data.
 """
 
 from __future__ import annotations
@@ -82,9 +82,11 @@ class Ledger:
         self.path, self.purpose, self._head_file = Path(path), purpose, None if head is None else Path(head)
         self.returned: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
-            raise DpvalueError(f"purpose must be a text that can be printed, got {purpose!r}")
+            raise DpvalueError(f"purpose must be printable text, got {purpose!r}")
         if not is_file(self.path):
-            raise DpvalueError(f"there is no ledger at {str(path)!r}: dpvalue ledger new (Ledger.create) makes one")
+            raise DpvalueError(
+                f"there is no ledger at {str(path)!r}: create one with dpvalue ledger new (Ledger.create)"
+            )
         self._terms: Terms | None = None
         with self._open() as file:
             self._terms = file.terms
@@ -222,8 +224,8 @@ class Ledger:
             if earlier is not None:
                 if earlier.request != request:
                     raise DpvalueError(
-                        f"round {round_} of {self.purpose!r} was asked for differently before: another question needs "
-                        "a purpose of its own, and is charged"
+                        f"round {round_} of {self.purpose!r} was already requested with other settings: give another "
+                        "question its own purpose; it is charged"
                     )
                 self.returned[round_] = earlier.time
                 return file.content(earlier)
@@ -267,7 +269,7 @@ class Ledger:
         ledger_entries.require_same(self.entries(), self.purpose, round_, request)
 
     def require_entry(self, digest: str) -> None:
-        """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
+        """Raise unless an entry with this digest is in the chain: else the ledger was rolled back to an older copy."""
         ledger_entries.require_entry(self.entries(), digest, self.path)
 
     @property

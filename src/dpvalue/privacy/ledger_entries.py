@@ -39,7 +39,7 @@ def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Cha
     for entry in entries:
         if (entry.kind, entry.purpose) == (RESERVED, purpose):
             if round_ >= entry.round or entry.charge != charge.times(entry.round):
-                raise DpvalueError(f"round {round_} of {purpose!r} is not what was reserved")
+                raise DpvalueError(f"round {round_} of {purpose!r} differs from its reservation")
             return True
     return False
 
@@ -48,7 +48,7 @@ def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, whole: Cha
     """Return whether so many rounds of a purpose were charged for before; raise if it was used in another way."""
     own = [entry for entry in entries if entry.purpose == purpose and entry.kind != ADDED]
     if own and (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
-        raise DpvalueError(f"the rounds of {purpose!r} were asked for differently before")
+        raise DpvalueError(f"the rounds of {purpose!r} were already requested with other settings")
     return bool(own)
 
 
@@ -65,12 +65,12 @@ def require_same(entries: Sequence[Entry], purpose: str, round_: int, request: s
     """Raise if a round of a purpose was asked for by another request."""
     entry = released(entries, purpose, round_)
     if entry is not None and entry.request != request:
-        raise DpvalueError(f"round {round_} of {purpose!r} was asked for differently before")
+        raise DpvalueError(f"round {round_} of {purpose!r} was already requested with other settings")
 
 
 def require_entry(entries: Sequence[Entry], digest: str, path: Path) -> None:
     """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
     if all(entry.digest != digest for entry in entries):
         raise DpvalueError(
-            f"the ledger {str(path)!r} lacks an entry that a coordinator has seen: an old copy was put back"
+            f"the ledger {str(path)!r} lacks an entry that a coordinator has seen: it was rolled back to an older copy"
         )

@@ -4,8 +4,8 @@ Every transaction compares the schema with the expected one, so that no trigger 
 and what is read, and checks every digest. The chain starts at a random salt, the budget and whom it protects, and goes
 over every entry with its bytes. What was written is read again before it is committed.
 
-A digest is no signature: whoever may write the file can also make all digests anew, or put back an earlier file, or cut
-the last entries off. Only a head that was kept elsewhere tells.
+A digest is not a signature: a process that can write the file can also recompute all digests, restore an earlier copy
+or remove the last entries. Only a head stored elsewhere detects this.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class LedgerFile:
         (count,) = self._database.execute("SELECT count(*) FROM entries NOT INDEXED").fetchone()
         written = self._database.execute(f"SELECT {_COLUMNS} FROM entries WHERE number = ?", row[:1]).fetchone()
         if count != row[0] or written != whole or _whole(self._database, row[0], written[-2]) != made:
-            raise DpvalueError(f"the ledger {str(self.path)!r} did not keep an entry: nothing was released")
+            raise DpvalueError(f"the ledger {str(self.path)!r} did not store an entry: nothing was released")
 
 
 def create_file(path: Path, terms: Terms, head: Path | None) -> None:
@@ -128,7 +128,7 @@ def create_file(path: Path, terms: Terms, head: Path | None) -> None:
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except (OSError, ValueError) as error:  # a name with a zero byte is a bad value
-        raise DpvalueError(f"the ledger {str(path)!r} cannot be made: {error}") from None
+        raise DpvalueError(f"the ledger {str(path)!r} cannot be created: {error}") from None
     with _transaction(path) as database:
         for statement in _TABLES:
             database.execute(statement)
@@ -189,12 +189,12 @@ def _require_format(path: Path, database: sqlite3.Connection) -> None:
     """Raise unless the file holds the tables of a ledger of this format, and nothing else."""
     schema = _schema(database)
     if ("table", "ledger") not in {(kind, name) for kind, name, *_ in schema}:
-        raise DpvalueError(f"{str(path)!r} holds no ledger: it was emptied, or is something else")
+        raise DpvalueError(f"{str(path)!r} is not a ledger: it is empty or another file")
     versions = database.execute("SELECT format FROM ledger").fetchall()
     if versions and versions != [(FORMAT_VERSION,)]:
         raise DpvalueError(
-            f"{str(path)!r} must be a ledger of format {FORMAT_VERSION}, got {versions[0][0]}: CHANGELOG.md says how "
-            "the spending of an older one is carried over"
+            f"{str(path)!r} must be a ledger of format {FORMAT_VERSION}, got {versions[0][0]}: CHANGELOG.md explains "
+            "how to carry over the spending of an older one"
         )
     if schema != _expected():
         raise DpvalueError(
@@ -281,8 +281,8 @@ def require_head(file: LedgerFile, head: str) -> None:
     digests = [_chain_start(file.terms), *(entry.digest for entry in file.entries)]
     if int(count) >= len(digests) or digests[int(count)] != digest:
         raise DpvalueError(
-            f"the ledger {str(file.path)!r} does not continue the kept head: entries were removed, or an old copy was "
-            "put back"
+            f"the ledger {str(file.path)!r} does not contain the stored head: entries were removed, or it was rolled "
+            "back to an older copy"
         )
 
 
@@ -297,13 +297,13 @@ def is_file(path: Path) -> bool:
 def _require_free(path: Path) -> None:
     """Raise unless a file can be made here."""
     try:
-        folder, taken = path.parent.is_dir(), path.exists()
+        folder, taken = path.parent.is_dir(), path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be entered
-        raise DpvalueError(f"no file can be made at {str(path)!r}: {error}") from None
+        raise DpvalueError(f"no file can be created at {str(path)!r}: {error}") from None
     if not folder:
         raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
     if taken:
-        raise DpvalueError(f"there is a file already at {str(path)!r}: a ledger is started once")
+        raise DpvalueError(f"{str(path)!r} already exists: a ledger is created once")
 
 
 def keep_head(file: Path, head: str) -> None:
@@ -317,5 +317,7 @@ def keep_head(file: Path, head: str) -> None:
 def kept_head(file: Path) -> str:
     """Return what a head file holds."""
     if not is_file(file):
-        raise DpvalueError(f"there is no head file {str(file)!r}: without it an old copy of the ledger is not noticed")
+        raise DpvalueError(
+            f"head file {str(file)!r} does not exist: without it a rollback of the ledger is not detected"
+        )
     return read_text(file).strip()

@@ -178,18 +178,16 @@ class Grid:
 def make_grid(mechanism: Mechanism, size: int, probes: int, units: int = 1) -> Grid:
     """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
     if mechanism.clip is None or not mechanism.noise_multiplier:
-        raise DpvalueError("a grid is for releases with noise: give privacy and a clip")
+        raise DpvalueError("a grid needs noise: give privacy and a clip")
     noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDER  # of a party of one unit
     bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / mechanism.clip)))
     if bits > MOST_BITS:
         raise DpvalueError(
             f"noise of {noise / mechanism.clip:.3g} times the clipping norm on {size} numbers and {probes} probes is "
-            "beyond the exact sampler: spend more, release in fewer directions, or average fewer probes"
+            "beyond the range of the exact sampler: raise epsilon, release fewer directions, or average fewer probes"
         )
     step = noise * probes / 2**bits
     longest = int((mechanism.clip / step) ** 2)
     if longest >= 2**62 or (mechanism.clip / step) * probes * units >= 2**52:
-        raise DpvalueError(
-            f"noise of {noise / mechanism.clip:.3g} times the clipping norm is too little for exact sums"
-        )
+        raise DpvalueError(f"noise of {noise / mechanism.clip:.3g} times the clipping norm is too small for exact sums")
     return Grid(step, bits, probes, longest)

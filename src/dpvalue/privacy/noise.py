@@ -33,7 +33,9 @@ class Uncopyable:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise: this is what copies and pickles are made by."""
         kind = type(self).__name__
-        raise DpvalueError(f"a {kind} cannot be copied or pickled: the copy would draw noise again for what was drawn")
+        raise DpvalueError(
+            f"a {kind} cannot be copied or pickled: the copy would draw noise twice for the same release"
+        )
 
 
 KINDS = ("secure", "fast")
@@ -62,7 +64,7 @@ class NoiseStream(Uncopyable):
     def fill(self, out: Tensor) -> Tensor:
         """Fill `out` (rows, size), contiguous, with the next rows; return it."""
         if os.getpid() != self._owner:  # parent and child would draw the same noise, which cancels in a difference
-            raise DpvalueError("a stream of noise must not be used across a fork: ask for a new one")
+            raise DpvalueError("a noise stream must not be used after a fork: create a new one")
         rows = out.shape[0]  # len(out) takes longer than all else here
         if self._piece is None or (rows == self._piece and self._kept == 0):
             self._draw(out)
@@ -141,7 +143,7 @@ class SecureNoise:
         try:
             import cryptography  # noqa: F401
         except ModuleNotFoundError:
-            message = "noise='secure' needs the package cryptography; install it, or ask for noise='fast'"
+            message = "noise='secure' needs the package cryptography; install it, or use noise='fast'"
             raise DpvalueError(message) from None
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:

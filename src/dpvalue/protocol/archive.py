@@ -161,7 +161,7 @@ class Key:
         text = read_text(Path(path)).strip()
         secret = text.removeprefix(_SECRET)
         if not text.startswith(_SECRET) or len(secret) != 64 or set(secret) - set("0123456789abcdef"):
-            raise DpvalueError(f"{path} holds no key: dpvalue key new makes one")
+            raise DpvalueError(f"{path} is not a key: create one with dpvalue key new")
         require_secret(Path(path))
         return cls(bytes.fromhex(secret))
 
@@ -205,7 +205,7 @@ def open_seal(content: bytes, what: str) -> Seal | None:
         known = Ed25519PublicKey.from_public_bytes(bytes.fromhex(require_public(seal["by"])))
         known.verify(bytes.fromhex(seal["signature"]), statement)
     except (InvalidSignature, ValueError):
-        raise DpvalueError(f"the seal of {what} is not right: it was not made by the key that it names") from None
+        raise DpvalueError(f"the signature of {what} is invalid: it was not made with the key that it names") from None
     return Seal(seal["by"], seal["head"])
 
 

@@ -74,10 +74,12 @@ class PublicModel:
     def build(self, encoding: Encoding, like: Tensor) -> Model:
         """Return the model for rows like these; raises unless it is the one that is meant."""
         if isinstance(self.kind, str) and self.kind not in KINDS:
-            raise DpvalueError(f"model must be one of {', '.join(KINDS)}, got {self.kind!r}: nothing that came is run")
+            raise DpvalueError(
+                f"model must be one of {', '.join(KINDS)}, got {self.kind!r}: received code is never run"
+            )
         model = build_model(self.kind, encoding.task, like, encoding.outputs, like.dtype, like.device)
         if model.digest() != self.digest:
-            raise DpvalueError("the model is not the one that the job was made with: its digest differs")
+            raise DpvalueError("the model is not the one of the job: its digest differs")
         return model if self.trunk is None else head_on_trunk(model, like, self.trunk)
 
 
@@ -101,11 +103,11 @@ class RoundPlan:
         require_count("rounds", self.rounds)
         ranges = len(self.points)
         if self.points.dim() != 3 or self.shares.shape != self.points.shape[1:2]:
-            raise DpvalueError("points and shares of the first round must be of as many models")
+            raise DpvalueError("points and shares of the first round must have the same length")
         if self.least.dtype != torch.int64 or self.least.shape != (ranges,) or int(self.least[0]) != 0:
-            raise DpvalueError("least must be a whole number for each range of sizes, the first of them 0")
+            raise DpvalueError("least must hold one whole number per range of sizes, starting with 0")
         if bool((self.least.diff() <= 0).any()):
-            raise DpvalueError("least must grow from range to range")
+            raise DpvalueError("least must increase from range to range")
 
     def range_of(self, units: int) -> int:
         """Return the range that a number of units lies in."""
@@ -174,7 +176,7 @@ class Job(Message):
         if self.course.points.shape[2] != self.size:
             raise DpvalueError(f"points must have {self.size} numbers each, got {self.course.points.shape[2]}")
         if (self.mechanism.unit, self.mechanism.neighbours) != (self.privacy.unit, self.privacy.neighbours):
-            raise DpvalueError("mechanism and privacy must speak of the same unit and neighbours")
+            raise DpvalueError("mechanism and privacy must have the same unit and neighbours")
 
     def __repr__(self) -> str:
         kind = self.model.kind if isinstance(self.model.kind, str) else "custom"
@@ -211,7 +213,7 @@ class Job(Message):
         if self.simulation is None:
             return noise_source("secure", 0), 0
         if party not in self.simulation.names:
-            raise DpvalueError(f"the simulation knows no party {party!r}")
+            raise DpvalueError(f"the simulation has no party {party!r}")
         return noise_source("fast", self.simulation.seed), self.simulation.names.index(party)
 
     def build(self, device: torch.device) -> UnitNumbers:
@@ -228,7 +230,7 @@ class Job(Message):
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
-            raise DpvalueError("a transformer of one's own cannot be part of a job: use preprocess='columns'")
+            raise DpvalueError("a custom transformer cannot be part of a job: use preprocess='columns'")
         table, (described, numbers) = self.about.table, statistic_parts(self.statistic)
         header = {
             **{name: getattr(self, name) for name in ("rounds", "dtype")},

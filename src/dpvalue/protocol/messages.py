@@ -222,7 +222,7 @@ def float_tensor(tensors: Tensors, name: str, dimensions: int) -> Tensor:
     """A tensor of a file: of floating point numbers, with so many dimensions, none of them empty."""
     tensor = tensors.get(name)
     if tensor is None or not tensor.is_floating_point() or tensor.dim() != dimensions or not tensor.numel():
-        raise DpvalueError(f"the tensor {name!r} must be of floating point numbers, in {dimensions} dimension(s)")
+        raise DpvalueError(f"the tensor {name!r} must be floating point numbers in {counted(dimensions, 'dimension')}")
     return tensor
 
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.display import changed_fields
+from dpvalue.display import changed_fields, counted
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import REGRESSION, Linear, Model
 from dpvalue.models.build import ridge, train
@@ -51,7 +51,7 @@ class Projection:
 
     Example:
         >>> print(Projection(2, "utility"))
-        2 direction(s) from 'utility'
+        2 directions from 'utility'
     """
 
     m: int = 1
@@ -82,10 +82,10 @@ class Projection:
     def __str__(self) -> str:
         trained = f", {self.steps} public steps" if self.steps else ""
         if self.source == "refit":
-            return f"a description in up to {self.m} whitened direction(s)"
+            return f"a description in up to {counted(self.m, 'whitened direction')}"
         if self.is_score:
-            return f"a score, minus the loss under a public model{trained} (valued by an additive game)"
-        return f"{self.m} direction(s) from {self.source!r}{trained}"
+            return f"a score: minus the loss under a public model{trained} (additive game)"
+        return f"{counted(self.m, 'direction')} from {self.source!r}{trained}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
     """
     m = projection.m
     if projection.source == "refit":
-        raise DpvalueError("source 'refit' comes with game='refit', which makes its own directions")
+        raise DpvalueError("source 'refit' is for game='refit', which chooses its own directions")
     if projection.leaves_open(model):
         raise DpvalueError(f"steps must be given to make one basis of source {projection.source!r}")
     if projection.is_score:

@@ -27,7 +27,7 @@ from numbers import Real
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.display import changed_fields
+from dpvalue.display import changed_fields, counted
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
 
 PAPER_KINDS = ("independent", "running-mean", "optimal", "decaying")
@@ -235,11 +235,11 @@ class Schedule:
     def __str__(self) -> str:
         text = self.kind
         if self.kind == "replay":
-            text += f", {self.shape(1)[0]} rounds of {self.shape(1)[1]} probes"
+            text += f", {counted(self.shape(1)[0], 'round')} of {counted(self.shape(1)[1], 'probe')}"
         elif self.kind == "lagged":
             probes = self.probes or (None if self.rounds else DEFAULT_LAGGED_PROBES)
-            text += f", {self.rounds} rounds" if self.rounds else ""
-            text += f", {probes} probes a round" if probes else ""
+            text += f", {counted(self.rounds, 'round')}" if self.rounds else ""
+            text += f", {counted(probes, 'probe')} per round" if probes else ""
         if self.burn_in:
             text += f", burn-in {self.burn_in:g}"
         if self.block > 1:

@@ -84,7 +84,7 @@ class Gradient(Statistic):
     """The gradient of the unit's loss at the models that are asked about, along the directions if there are some."""
 
     name: ClassVar[str] = "gradient"
-    words: ClassVar[str] = "how each record would move the model, in public directions"
+    words: ClassVar[str] = "gradient of each record in public directions"
 
     def width(self, directions: int) -> int:
         """Return the number of directions."""
@@ -100,7 +100,7 @@ class Loss(Statistic):
     """The negated loss under a public model, one number on a line: a score."""
 
     name: ClassVar[str] = "score"
-    words: ClassVar[str] = "how badly the public model does on it"
+    words: ClassVar[str] = "negated loss of each record under a public model"
 
     def width(self, directions: int) -> int:
         """Return 1."""
@@ -127,7 +127,7 @@ class Description(Statistic):
     """
 
     name: ClassVar[str] = "description"
-    words: ClassVar[str] = "how each record would move the public model, in public directions, and how far off it is"
+    words: ClassVar[str] = "gradient of each record under a public model in public directions, and its distance"
 
     distance: float
 

@@ -46,7 +46,7 @@ class Reply:
 
     def __post_init__(self) -> None:
         if type(self.release) is not bytes or type(self.refused) is not str:
-            raise TypeError("release must be bytes and refused a text")
+            raise TypeError("release must be bytes and refused a string")
         if bool(self.release) == bool(self.refused):
             raise ValueError("exactly one of release and refused must be given")
         if len(self.refused) > LONGEST_REFUSAL or not self.refused.isprintable():

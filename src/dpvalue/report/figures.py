@@ -12,6 +12,7 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.display import safe
 from dpvalue.names import escaped
+from dpvalue.report.glossary import tooltip
 
 if TYPE_CHECKING:
     import pandas
@@ -189,44 +190,57 @@ def _line(bar: Bar, low: float, scale: float) -> str:
 
 
 _MOST_ROWS = 5000
-_ENDS = {"": "", "_low": "from", "_high": "to", "_per_record": "per record", "_per_person": "per person"}
-_ERRORS = {"_mc_error": "MC error", "_noise": "DP noise"}
+_ENDS = {
+    "": ("", "value"),
+    "_low": ("low", "interval"),
+    "_high": ("high", "interval"),
+    "_per_record": ("per record", "value"),
+    "_per_person": ("per person", "value"),
+}
+_ERRORS = {"_mc_error": ("MC error", "MC error"), "_noise": ("DP noise", "DP noise")}
+"""Ends of the names of columns, with their headings and terms."""
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """A column that is shown: its name in values.csv, its heading, and its decimals (None: as many as it takes)."""
+    """A column of the table: its name in values.csv, heading, term of the glossary, and decimals (None: as needed)."""
 
     name: str
     head: str
+    term: str
     decimals: int | None = None
 
 
 def shown_columns(
     values: pandas.DataFrame, names: tuple[str, ...], counted: str, pay: float | None
 ) -> list[ColumnFormat]:
-    """Return the columns to show of those that there are: what most people ask for first, errors last."""
+    """Return the columns to show of those in `values`: the most requested first, errors last."""
     first, *others = names
-    wanted = [ColumnFormat("party", "party"), ColumnFormat("rank", "rank")]
+    wanted = [ColumnFormat("party", "party", "party"), ColumnFormat("rank", "rank", "rank")]
     if "size" in values and (values["size"] > 1).any():
-        wanted.append(ColumnFormat("size", f"{counted}s"))
-    wanted += [ColumnFormat(f"{first}{end}", head or first) for end, head in _ENDS.items()]
+        wanted.append(ColumnFormat("size", f"{counted}s", "unit" if counted == "person" else "record"))
+    wanted += [ColumnFormat(f"{first}{end}", head or first, term) for end, (head, term) in _ENDS.items()]
     if pay is not None:
         decimals = 0 if pay >= 10_000 else 2
-        wanted += [ColumnFormat(f"payout{end}", _ENDS[end] or "payout", decimals) for end in ("", "_low", "_high")]
-    wanted += [ColumnFormat(f"rank_{end}", f"rank {_ENDS[f'_{end}']}") for end in ("low", "high")]
-    wanted += [ColumnFormat(f"{first}{end}", head) for end, head in _ERRORS.items()]
+        heads = {"": "payout", "_low": "low", "_high": "high"}
+        wanted += [ColumnFormat(f"payout{end}", head, "payout", decimals) for end, head in heads.items()]
+    wanted += [ColumnFormat(f"rank_{end}", f"rank {end}", "rank") for end in ("low", "high")]
+    wanted += [ColumnFormat(f"{first}{end}", *shown) for end, shown in _ERRORS.items()]
     for name in others:
-        wanted += [ColumnFormat(f"{name}{end}", head or name) for end, head in (_ENDS | _ERRORS).items()]
+        wanted += [ColumnFormat(f"{name}{end}", head or name, term) for end, (head, term) in (_ENDS | _ERRORS).items()]
     return [column for column in wanted if column.name in values]
 
 
 def table_section(values: pandas.DataFrame, columns: list[ColumnFormat]) -> str:
     """Return the section of the page that holds the table."""
-    heads = "".join(f'<th scope="col"><button type="button">{safe(column.head)}</button></th>' for column in columns)
+    heads = "".join(
+        f'<th scope="col"><button type="button"{tooltip(column.term)}>{safe(column.head)}</button></th>'
+        for column in columns
+    )
     note = ""
     if len(values) > _MOST_ROWS:
-        note = f'<p class="soft">The {_MOST_ROWS // 2} highest and lowest of {len(values)}; all are in values.csv.</p>'
+        half = _MOST_ROWS // 2
+        note = f'<p class="soft">The {half} highest and {half} lowest of {len(values)}; values.csv holds all.</p>'
     return (
         '<section><h2>Parties</h2><div class="tools"><label for="search">Find a party</label>'
         '<input id="search" type="search" autocomplete="off"><span id="shown" class="soft" role="status"></span>'
@@ -238,7 +252,7 @@ def table_section(values: pandas.DataFrame, columns: list[ColumnFormat]) -> str:
 
 
 def table_data(values: pandas.DataFrame, columns: list[ColumnFormat]) -> str:
-    """Return the columns and rows as JSON that can stand in a script element: nothing in it ends the element."""
+    """Return the columns and rows as JSON for a script element; no text in it can end the element."""
     frame = values.sort_values("rank")[[column.name for column in columns]]
     if len(frame) > _MOST_ROWS:
         half = _MOST_ROWS // 2

@@ -1,4 +1,4 @@
-"""The page itself: what was promised, what was found, how sure it is, and what it cost."""
+"""The report as one HTML page: verdict, values, guarantee, curves, ceilings and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.detection import is_useful
-from dpvalue.display import safe
+from dpvalue.display import counted, safe
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED
 from dpvalue.methods.scores import Scores
@@ -27,6 +27,7 @@ from dpvalue.report.figures import (
     table_data,
     table_section,
 )
+from dpvalue.report.glossary import TERMS, tooltip
 from dpvalue.report.record import Record, Valuation
 from dpvalue.values.intervals import MOST_NAMED
 from dpvalue.values.payouts import amount
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def policy(style: str, script: str) -> str:
-    """Return a Content-Security-Policy: a page's own style and script, by their digests, and nothing from elsewhere."""
+    """Return a Content-Security-Policy that allows the page's own style and script by digest, and nothing else."""
     style, script = (b64encode(sha256(text.encode()).digest()).decode() for text in (style, script))
     return (
         f"default-src 'none'; style-src 'sha256-{style}'; script-src 'sha256-{script}'; img-src data:; "
@@ -46,15 +47,15 @@ def policy(style: str, script: str) -> str:
 
 _MOST_POINTS = 1000
 
-_PROTECTED = {"party": "all data of each party", "record": "each record", "person": "each person's records"}
+_PROTECTED = {"party": "all data of each party", "record": "each record", "person": "all records of each person"}
 
 _CURVES = {"removal": "as parties are removed.", "addition": "as parties are added."}
 
 
 def report_page(values: pandas.DataFrame, record: Record) -> str:
-    """Return the report as HTML, from what `values.csv` and `run.json` of an output folder hold."""
+    """Return the report as HTML, from `values.csv` and `run.json` of an output folder."""
     if record.values is None:
-        raise DpvalueError("a page takes values, and this run has none yet")
+        raise DpvalueError("a report needs values, and this run has none yet")
     names, pay = record.values.semivalues, record.values.pay
     columns = shown_columns(values, names, "person" if record.guarantee.unit == "person" else "record", pay)
     few = len(values) <= MOST_NAMED
@@ -68,6 +69,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
         _detection(record),
         _ceilings(record),
         _repeat(record),
+        _glossary(),
     ]
     assets = files("dpvalue.report")
     style, script = (f"\n{(assets / name).read_text(encoding='utf-8')}" for name in ("style.css", "table.js"))
@@ -96,15 +98,15 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 
 
 def _summary(record: Record, values: Valuation, parties: int) -> str:
-    walked = f"{values.walks} permutations" if values.walks else "exact"
+    walked = f"{counted(values.walks, 'permutation')}" if values.walks else "exact"
     if values.game:
         walked += f". Each party {values.game}"
     elif not values.walks:
         few = parties <= MOST_PLAYERS_ENUMERATED
-        walked = "exact, all coalitions" if few else "expectations over all coalitions, nothing sampled"
+        walked = "exact, over all coalitions" if few else "exact expectations over all coalitions"
     return (
-        f"What each party's data is worth to a {record.trained.model} model ({record.trained.task}). "
-        f"Utility: {values.utility}. Values: {', '.join(values.semivalues)}; {walked}. Made {record.made} by "
+        f"Value of each party's data to a {record.trained.model} model ({record.trained.task}). "
+        f"Utility: {values.utility}. Semivalues: {', '.join(values.semivalues)}; {walked}. Created {record.made} with "
         f"dpvalue {record.versions.dpvalue}."
     )
 
@@ -115,50 +117,52 @@ def _promise(record: Record) -> str:
     if spent.unit is None:
         return f'<section class="promise none"><h2>Guarantee</h2><p class="big">{sentence}</p></section>'
     numbers = {
-        "protected": _PROTECTED[spent.unit],
-        "neighbours": f"{spent.neighbours}",
-        "epsilon": f"{spent.epsilon:.4g}",
-        "delta": f"{spent.delta:.4g}",
-        "mu": "pure (none)" if spent.mu is None else f"{spent.mu:.4g}",
-        "mechanism": f"{spent.mechanism}, {spent.releases} release(s) a party",
-        "an attacker's advantage": f"at most {spent.advantage:.2g}",
+        "protected": ("unit", _PROTECTED[spent.unit]),
+        "neighbours": ("neighbours", f"{spent.neighbours}"),
+        "epsilon": ("epsilon", f"{spent.epsilon:.4g}"),
+        "delta": ("delta", f"{spent.delta:.4g}"),
+        "mu": ("mu", "none (pure)" if spent.mu is None else f"{spent.mu:.4g}"),
+        "mechanism": ("mechanism", f"{spent.mechanism}, {counted(spent.releases, 'release')} per party"),
+        "noise multiplier": ("noise multiplier", f"{spent.noise_multiplier:.4g}"),
+        "attacker's advantage": ("attacker's advantage", f"at most {spent.advantage:.2g}"),
     }
     if ledger is not None:
-        numbers["ledger: spent so far"] = f"epsilon = {ledger.spent:.4g} of {ledger.epsilon:.4g}"
-        numbers["ledger: head to keep"] = ledger.head[:20] + "..."
+        numbers["ledger: spent"] = "ledger", f"epsilon = {ledger.spent:.4g} of {ledger.epsilon:.4g}"
+        numbers["ledger: head"] = "head", ledger.head[:20] + "..."
     return f'<section class="promise"><h2>Guarantee</h2><p>{sentence}</p>{_terms(numbers)}</section>'
 
 
 def _federated(record: Record) -> str:
-    """Who answered from home, and what does not count."""
-    study, unit = record.federated, "persons" if record.guarantee.unit == "person" else "records"
+    """The participants of a study, and the rejected releases."""
+    study, protects = record.federated, record.guarantee.unit
+    terms = {"party": "party", "persons" if protects == "person" else "records": "unit", "releases": "release"}
     if study is None:
         return ""
     cells = []
     for party in study.answered:
         key = f"{party.key[:20]}..." if party.key else "not signed"
         cells.append((party.party, f"{party.units:,}", f"{party.rounds} of {study.rounds}", key))
-    heads = "".join(f"<th>{head}</th>" for head in ("party", unit, "releases", "signed by"))
+    heads = "".join(f"<th{tooltip(term)}>{head}</th>" for head, term in terms.items()) + "<th>signed by</th>"
     rows = "".join("<tr>" + "".join(f"<td>{safe(cell)}</td>" for cell in line) + "</tr>" for line in cells)
     text = (
-        "Each party answered from its own machine, with its own noise. Numbers of records are what parties say; a "
-        "party that sends something else than its data harms the values, and nobody's privacy."
+        "Each party released from its own machine, with its own noise. Parties report their own sizes. A party that "
+        "releases false data makes the values wrong. It does not affect the privacy of others."
     )
     lost = "".join(f"<li>{safe(f'{gone.party}, round {gone.round}: {gone.why}')}</li>" for gone in study.rejected)
     return (
-        f"<section><h2>Who answered</h2><p>{text}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
-        f"</table>{f'<p>What does not count:</p><ul>{lost}</ul>' if lost else ''}</section>"
+        f"<section><h2>Participants</h2><p>{text}</p><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody>"
+        f"</table>{f'<p>Rejected releases:</p><ul>{lost}</ul>' if lost else ''}</section>"
     )
 
 
 def _verdict(values: Valuation) -> str:
     *said, about = values.verdict or ("",)
     lines = "".join(f"<p>{safe(sentence)}</p>" for sentence in said)
-    return f'<section class="verdict"><h2>In short</h2>{lines}<p class="soft">{safe(about)}</p></section>'
+    return f'<section class="verdict"><h2>Verdict</h2>{lines}<p class="soft">{safe(about)}</p></section>'
 
 
 def _bars(values: pandas.DataFrame, name: str, pay: float | None) -> str:
-    """The parties by name, from the highest value down; beside them what each would be paid."""
+    """Bars of values by party, highest first, and bars of payouts."""
     frame = values.sort_values(name, ascending=False, kind="stable")
     names = [str(party) for party in frame["party"]]
     worth, low, high = _with_interval(frame, name)
@@ -167,26 +171,26 @@ def _bars(values: pandas.DataFrame, name: str, pay: float | None) -> str:
         Bar(party, *edges, f"{edges[0]:+.3g} ({edges[1]:+.2g} to {edges[2]:+.2g})", str(style))
         for party, edges, style in zip(names, zip(worth, low, high, strict=True), styles, strict=True)
     ]
-    keys = [("bar", "makes the model better"), ("bar low", "makes it worse"), ("bar random", "cannot be said")]
-    figures = _figure("values-chart", f"{name} values, the highest first", drawn)
+    keys = [("bar", "improves the model"), ("bar low", "harms the model"), ("bar random", "inconclusive")]
+    figures = _figure("values-chart", f"{name} values, highest first", drawn)
     if pay is not None and "payout" in frame:
         paid = []
         for party, *edges in zip(names, *_with_interval(frame, "payout"), strict=True):
             share, low_share, high_share = (float(edge) for edge in edges)
             words = f"{amount(share, pay)} ({amount(low_share, pay)} to {amount(high_share, pay)})"
             paid.append(Bar(party, share, low_share, high_share, words, ""))
-        title = f"{amount(pay, pay)}, shared in proportion to values; those below zero count as zero"
+        title = f"Shares of {amount(pay, pay)} in proportion to values; values below zero count as zero"
         figures += _figure("payouts-chart", title, paid)
     return f'<section><h2>Values</h2>{_keys(keys)}<div class="stack">{figures}</div></section>'
 
 
 def _figure(name: str, title: str, drawn: list[Bar]) -> str:
-    text = f"{title}; the lines are 95% intervals."
+    text = f"{title}. Lines are 95% intervals."
     return f"<figure>{bars(name, title, drawn)}<figcaption>{safe(text)}</figcaption></figure>"
 
 
 def _with_interval(frame: pandas.DataFrame, name: str) -> tuple[Floats, Floats, Floats]:
-    """A column and the edges of its interval; itself where there are none."""
+    """A column and the ends of its interval; without an interval, the column itself."""
     middle = _numbers(frame, name)
     low, high = (_numbers(frame, f"{name}_{end}") if f"{name}_{end}" in frame else middle for end in ("low", "high"))
     return middle, low, high
@@ -203,10 +207,10 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
     chart = line_chart("values-chart", f"{name} values by rank", [line], "party, by rank", f"{name} value")
     typical_noise, typical_error = (_known(numbers, np.median) for numbers in (noise, errors))
     spread = _known(y, np.std)
-    text = f"The values in descending order. Median DP noise {typical_noise:.3g}, Monte Carlo error "
-    text += f"{typical_error:.3g}, spread of the values {spread:.3g}."
+    text = f"Values in descending order. Median DP noise {typical_noise:.3g}, Monte Carlo error "
+    text += f"{typical_error:.3g}, standard deviation of the values {spread:.3g}."
     if record.guarantee.private and typical_noise > spread:
-        text += " The noise is larger than the spread: single values mean little here."
+        text += " The noise exceeds this deviation: single values mean little."
     everyone = _numbers(values, name)
     bars = histogram(
         "histogram-chart", f"Distribution of {name} values", everyone[np.isfinite(everyone)], f"{name} value"
@@ -215,7 +219,7 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
     return (
         f"<section><h2>Values</h2>{_keys(keys)}"
         f'<div class="pair"><figure>{chart}<figcaption>{safe(text)}</figcaption></figure><figure>{bars}'
-        "<figcaption>How many parties have which value. Not split by class: a private row's class is private."
+        "<figcaption>Number of parties by value. Classes are not shown: they are private."
         "</figcaption></figure></div></section>"
     )
 
@@ -235,14 +239,15 @@ def _tasks(record: Record) -> str:
             lines.append(Line(curve.order, curve.order, x, y, bands))
         done = "removed" if kind == "removal" else "added"
         chart = line_chart(f"{kind}-chart", text, lines, f"share of parties {done}", worth)
-        raw = "From the private table. Values and curve share its noise, which drives high and low apart."
+        raw = "From the private table. Values and curves share its noise, which widens the gap between orders."
         if curves[0].retrained:
-            raw = "Models trained anew on raw rows: only without privacy."
+            raw = "Models are retrained on raw rows, without privacy."
         figures.append(f"<figure>{chart}<figcaption>{safe(text)} {safe(raw)}</figcaption></figure>")
     if not figures:
         return ""
-    keys = [("line high", "highest values first"), ("line low", "lowest first"), ("line random", "random order")]
-    return f'<section><h2>Without them, with them</h2>{_keys(keys)}<div class="pair">{"".join(figures)}</div></section>'
+    keys = [("line high", "highest values first"), ("line low", "lowest values first"), ("line random", "random order")]
+    drawn = f'{_keys(keys)}<div class="pair">{"".join(figures)}</div>'
+    return f"<section><h2>Removal and addition curves</h2>{drawn}</section>"
 
 
 def _detection(record: Record) -> str:
@@ -250,12 +255,12 @@ def _detection(record: Record) -> str:
     if known is None:
         return ""
     numbers = {
-        f"AUC ({known.column})": f"{known.auc:.3f}",
-        f"precision among the {known.k} lowest": f"{known.precision:.0%}",
-        "known to be corrupted": known.corrupted,
-        "by chance": f"AUC 0.5, precision {known.chance:.0%}",
+        f"AUC ({known.column})": ("AUC", f"{known.auc:.3f}"),
+        f"precision in the {known.k} lowest": ("precision", f"{known.precision:.0%}"),
+        "marked as corrupted": ("", known.corrupted),
+        "by chance": ("", f"AUC 0.5, precision {known.chance:.0%}"),
     }
-    return f"<section><h2>Finding the known answer</h2>{_terms(numbers)}</section>"
+    return f"<section><h2>Detection of marked parties</h2>{_terms(numbers)}</section>"
 
 
 def _ceilings(record: Record) -> str:
@@ -264,40 +269,49 @@ def _ceilings(record: Record) -> str:
         return ""
     expected, ceiling, many = plan.expected_auc, plan.ceiling, plan.records > 1
     units = {"party": "parties", "record": "records", "person": "persons"}[unit]
-    rows = [f"This budget sets no useful limit on finding single corrupted {units}."]
+    rows = [f"This budget sets no useful limit on the detection of single corrupted {units}."]
     if is_useful(ceiling):
         rows = [
-            f"At this budget single corrupted {units} that release on their own, without a trusted curator, are found "
-            f"with a mean AUC of at most {ceiling:.3f}."
+            f"Without a trusted curator, this budget allows a mean AUC of at most {ceiling:.3f} for the detection of "
+            f"single corrupted {units}."
         ]
     meter = ""
     if expected is not None:
         planted = "half of their labels wrong" if many else "a wrong label"
-        rows.append(f"Parties with {planted} were expected to be found with an AUC of {expected:.3f}, by rehearsal.")
+        rows.append(f"Expected AUC for parties with {planted}: {expected:.3f}, from the rehearsal.")
         if plan.efficiency is not None:
             share = max(0.0, min(1.0, plan.efficiency))
             meter = (
                 '<svg class="meter" viewBox="0 0 100 1" preserveAspectRatio="none" role="img">'
-                f"<title>{share:.0%} of what the budget allows</title>"
+                f"<title>{share:.0%} of the ceiling</title>"
                 f'<rect width="{100 * share:.0f}" height="1"/></svg>'
                 f"<p>{share:.0%} of the way from chance to the ceiling.</p>"
             )
     rows.append(plan.advice)
-    return f"<section><h2>What the budget allows</h2>{''.join(f'<p>{safe(row)}</p>' for row in rows)}{meter}</section>"
+    return f"<section><h2>Budget and ceilings</h2>{''.join(f'<p>{safe(row)}</p>' for row in rows)}{meter}</section>"
 
 
 def _repeat(record: Record) -> str:
     return (
-        "<section><h2>How it was made</h2>"
+        "<section><h2>Settings</h2>"
         f"<p>{safe(record.trained.how)}. Public seed {safe(record.trained.seed)}.</p>"
         f"<pre>{safe(record.toml)}</pre></section>"
     )
 
 
-def _terms(numbers: dict[str, str]) -> str:
-    """Names and numbers, as a list of terms."""
-    items = (f"<div><dt>{safe(name)}</dt><dd>{safe(number)}</dd></div>" for name, number in numbers.items())
+def _terms(numbers: dict[str, tuple[str, str]]) -> str:
+    """A list of names and numbers, each with a term of the glossary (or none)."""
+    items = (
+        f"<div><dt{tooltip(term) if term else ''}>{safe(name)}</dt><dd>{safe(number)}</dd></div>"
+        for name, (term, number) in numbers.items()
+    )
     return f"<dl>{''.join(items)}</dl>"
+
+
+def _glossary() -> str:
+    """All terms that tooltips explain, for readers without a mouse."""
+    terms = "".join(f"<li><b>{safe(term)}</b>: {safe(meaning)}</li>" for term, meaning in TERMS.items())
+    return f"<section><details><summary>Glossary</summary><ul>{terms}</ul></details></section>"
 
 
 def _keys(keys: list[tuple[str, str]]) -> str:

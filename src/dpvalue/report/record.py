@@ -1,6 +1,6 @@
-"""What run.json holds: all that a page says of a run, beside the values themselves.
+"""The content of run.json: all facts of a run that the report shows, except the values.
 
-The types of the fields are the one description of the file: what is read back is checked by them (`stored.read`).
+The types of the fields define the format: `stored.read` checks a file against them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from reprlib import repr as short
 from typing import Annotated, Any
 
-from dpvalue.data.utility import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
@@ -24,7 +23,7 @@ Utility = Annotated[float, ANY_NUMBER]  # it may overflow
 
 @dataclass(frozen=True)
 class Versions:
-    """What made the run."""
+    """The versions of the software that made the run."""
 
     dpvalue: str
     python: str
@@ -33,7 +32,7 @@ class Versions:
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """What was trained: for which task, which model, how in words, and the seed of public randomness."""
+    """The training: task, model, settings as text, and the seed of public randomness."""
 
     task: str
     model: str
@@ -43,7 +42,7 @@ class ModelRecord:
 
 @dataclass(frozen=True)
 class PlanRecord:
-    """What was planned: fields of `Plan`, and the page to read as text."""
+    """The plan: fields of `Plan`, and its text."""
 
     ceiling: float
     gaussian_ceiling: float | None
@@ -57,7 +56,7 @@ class PlanRecord:
 
 @dataclass(frozen=True)
 class LedgerState:
-    """Where a ledger stood after the run: spent so far, of how much, on which terms, and its head to keep."""
+    """The state of a ledger after the run: epsilon spent, its budget, its terms, and its head."""
 
     spent: float
     epsilon: float
@@ -67,17 +66,17 @@ class LedgerState:
 
 @dataclass(frozen=True)
 class Valuation:
-    """How values were made, and what they say.
+    """How values were computed, and the verdict.
 
     Attributes:
-        semivalues: which.
-        walks: from how many permutations; 0 means exactly.
+        semivalues: their names.
+        walks: the number of permutations; 0 for exact values.
         converged: whether a replay met its tolerance.
-        public_rows: how many judged.
-        verdict: what the first semivalue says, in sentences.
-        pay: a total to share by it; None for none.
-        game: what was valued where that is no utility of a model: released scores.
-        metric: what models are worth, in words.
+        public_rows: the number of public rows.
+        verdict: the sentences of the verdict on the first semivalue.
+        pay: a total to share; None for none.
+        game: a text on the game, if it is not the utility of models but the sum of scores; else empty.
+        metric: the metric, as text.
     """
 
     semivalues: tuple[str, ...]
@@ -87,13 +86,13 @@ class Valuation:
     verdict: tuple[str, ...]
     pay: Annotated[float, POSITIVE] | None
     game: str
-    metric: str = LOSS.title
+    metric: str
 
     @property
     def utility(self) -> str:
-        """What judged, in words."""
+        """The metric and the public rows, as text."""
         if self.game == Scores.words:
-            return "none, as scores are valued by their sum, whatever the metric"
+            return "none (scores are valued by their sum, whatever the metric)"
         return f"{self.metric}, on {self.public_rows} public rows"
 
     def __post_init__(self) -> None:
@@ -113,12 +112,12 @@ class CurveRecord:
 
     def __post_init__(self) -> None:
         if not 0 < len(self.shares) == len(self.mean) == len(self.spread):
-            raise DpvalueError("there must be as many shares as means and spreads, and at least one")
+            raise DpvalueError("shares, mean and spread must have the same length of at least 1")
 
 
 @dataclass(frozen=True)
 class Detection:
-    """How well values find what a column marks: the share of it among the k lowest, beside that in all."""
+    """How well values detect the parties that a column marks: AUC, and precision in the k lowest beside chance."""
 
     column: str
     auc: float
@@ -130,7 +129,7 @@ class Detection:
 
 @dataclass(frozen=True)
 class AnsweringParty:
-    """A party that answered from home: its number of units, how often it released, and its key if it signed."""
+    """A participant of a study: its number of units, of releases, and its key if it signed."""
 
     party: str
     units: int
@@ -140,7 +139,7 @@ class AnsweringParty:
 
 @dataclass(frozen=True)
 class RejectionRecord:
-    """What a party sent, or did not send, that does not count, and why."""
+    """A missing or rejected release of a party, and the reason."""
 
     party: str
     round: int
@@ -149,13 +148,13 @@ class RejectionRecord:
 
 @dataclass(frozen=True)
 class StudyRecord:
-    """A study whose parties answered from home.
+    """A study whose parties released on their own machines.
 
     Attributes:
         job: the digest of the job.
-        rounds: how many releases each was asked for.
-        answered: who did.
-        rejected: what does not count.
+        rounds: the number of releases per party.
+        answered: the participants.
+        rejected: the rejected releases.
     """
 
     job: str
@@ -166,20 +165,20 @@ class StudyRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """A run, as its folder keeps it.
+    """A run, as its folder stores it.
 
     Attributes:
-        made: the day.
-        versions: what made it.
-        toml: its options, as run.toml holds them.
-        trained: what was trained.
-        guarantee: what was spent.
-        plan: what was expected before; None without privacy.
-        ledger: where the ledger stands; None without one.
-        values: how values were made; None while there are none.
-        curves: of utility; none while there are no values.
-        detection: how well a known answer was found; None without one.
-        federated: who answered from home; None for a run in one process.
+        made: the day of the run.
+        versions: the versions of the software.
+        toml: the options, as in run.toml.
+        trained: the training.
+        guarantee: the privacy guarantee.
+        plan: the plan; None without privacy.
+        ledger: the state of the ledger; None without one.
+        values: how values were computed; None before that.
+        curves: removal and addition curves; empty before values are computed.
+        detection: the detection of marked parties; None without a column that marks them.
+        federated: the study; None for a run in one process.
     """
 
     made: str
@@ -199,12 +198,12 @@ class Record:
             raise DpvalueError("plan must be null in a run without privacy")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what run.json holds."""
+        """Return the content of run.json."""
         return {"format": FORMAT_VERSION, **asdict(self)}
 
     @staticmethod
     def from_json(stored: Any, what: str) -> Record:
-        """Return the record of what a file holds, whoever wrote it; `what` names it in errors."""
+        """Return the record in a file, after checking it; `what` names the file in errors."""
         if isinstance(stored, dict) and stored.get("format") != FORMAT_VERSION:
             raise DpvalueError(f"{what} must have dpvalue format {FORMAT_VERSION}, got {short(stored.get('format'))}")
         try:

@@ -81,20 +81,21 @@ class RunConfig:
         require_choice("game", self.game, GAMES)
         if self.game == "refit" and self.schedule is not None:
             raise DpvalueError(
-                f"schedule {self.schedule} is for game steps: game refit makes one release its own way; leave one out"
+                f"schedule {self.schedule} is for game steps: game refit makes one release of its own; give only "
+                "one of them"
             )
         if bool(self.train) == bool(self.sizes):
-            raise DpvalueError("train must name at least one file; of a study, sizes must be given instead")
+            raise DpvalueError("train must name at least one file; for a study, give sizes instead")
         for size in self.sizes:
             require_count("sizes", size)
         if self.sizes and (not self.private or len(self.sizes) < 2):
-            raise DpvalueError("sizes must be of at least two parties, whose records are protected")
+            raise DpvalueError("sizes must hold at least two numbers, with privacy")
         if len(self.train) > 1 and self.group is not None:
             raise DpvalueError("group must not be given with several files: each file is one party")
         if self.private and self.unit == "person" and self.person is None and self.train:
             raise DpvalueError("person must be given for unit person: the column of persons' ids")
         if self.head is not None and self.ledger is None:
-            raise DpvalueError("head goes with a ledger: it is the file that keeps its head")
+            raise DpvalueError("head needs a ledger: it is the file that stores its latest hash")
         if self.ledger is not None and not self.private:
             raise DpvalueError("ledger must not be given without privacy")
         if self.pay is not None:
@@ -120,8 +121,8 @@ class RunConfig:
         }
         fixed = {f"{name} {getattr(self, name)}": task for name, task in named.items() if task is not None}
         if len(set(fixed.values())) > 1:
-            words = ", ".join(f"{option} is of {task}" for option, task in fixed.items())
-            raise DpvalueError(f"task, model and metric must be of one task: {words}")
+            words = ", ".join(f"{option} is for {task}" for option, task in fixed.items())
+            raise DpvalueError(f"task, model and metric must fit the same task: {words}")
         return next(iter(fixed.values()), None)
 
     def open_ledger(self) -> Ledger | None:
@@ -135,9 +136,11 @@ class RunConfig:
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""
-        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
+        lines = [
+            "# dpvalue run --config run.toml repeats this run (with new noise, unless a ledger stores its releases)."
+        ]
         if self.sizes:
-            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
+            lines = ["# The options of a study: dpvalue job verify rebuilds its job from them."]
         for name, given in asdict(self).items():
             if given is None:
                 continue
@@ -165,7 +168,7 @@ def make_config(given: dict[str, Any]) -> RunConfig:
     types = {field.name: str(field.type) for field in fields(RunConfig)}
     for name, value in given.items():
         if name not in types:
-            raise DpvalueError(f"there is no option {name!r}; there are {', '.join(types)}")
+            raise DpvalueError(f"unknown option {name!r}; the options are {', '.join(types)}")
         _require_type(name, value, types[name])
     for name in ("train", "test", "target"):
         if not given.get(name) and not (name == "train" and given.get("sizes")):

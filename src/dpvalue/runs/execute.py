@@ -184,11 +184,11 @@ def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
 def _released(folder: Path, config: RunConfig) -> str:
     """What is kept of a run that has no table yet."""
     if has_releases(folder):
-        return f"what was released is kept in {folder}: the same command goes on, and spends nothing twice"
+        return f"releases are kept in {folder}: repeat the command to resume; nothing is spent twice"
     abandon(folder)
     if config.ledger is not None:
-        return f"{_NOTHING}; what was charged, if anything, is kept in the ledger: the same command goes on"
-    return f"{_NOTHING}: the same command starts again"
+        return f"{_NOTHING}; charges are kept in the ledger: repeat the command to resume"
+    return f"{_NOTHING}: repeat the command to start again"
 
 
 def _unless_nothing(kept: str) -> str:
@@ -199,9 +199,9 @@ def _unless_nothing(kept: str) -> str:
 def _valued(folder: Path, at_once: bool) -> str:
     """What is kept of a run that has its table."""
     if (folder / "values.csv").is_file():
-        return f"the values are in {folder}: `dpvalue report {folder}` makes the page"
-    how = "the same command" if at_once else f"`dpvalue revalue {folder}`"
-    return f"the releases are kept in {folder}: {how} goes on, and spends nothing more"
+        return f"the values are in {folder}: `dpvalue report {folder}` writes the report"
+    how = "repeat the command" if at_once else f"run `dpvalue revalue {folder}`"
+    return f"releases are kept in {folder}: {how} to resume; nothing more is spent"
 
 
 def value_table(

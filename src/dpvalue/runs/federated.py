@@ -239,7 +239,7 @@ def federated(
         (torch.Size([4]), torch.Size([4, 4]))
     """
     if "permutations" in given:
-        raise DpvalueError("permutations is not for federated learning: give rounds, and orders to value each")
+        raise DpvalueError("permutations must not be given for federated learning: give rounds and orders")
     kinds = _semivalues(semivalues)
     require_count("orders", orders)
     asked, labels = read_given(settings, given)

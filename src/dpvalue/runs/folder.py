@@ -53,15 +53,15 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
     has_values, paid = "values.csv" in names, has_releases(folder)
     goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
     if paid and not goes_on:
-        what = "an unfinished run with other options, and what it has paid for"
+        what = "the releases of an unfinished run with other options"
     elif names <= _BEFORE_RECORD or (goes_on and not has_values):
         return goes_on  # nothing, or nothing but what this run has written
     elif "run.toml" not in names or "run.json" not in names:
         raise DpvalueError(f"{folder} holds other files: name a new folder with --out")
     elif has_values:
-        what = "results already"
+        what = "other results"
     else:
-        what = f"releases without values (dpvalue revalue {folder} makes them, for nothing)"
+        what = f"releases without values (run dpvalue revalue {folder}, which spends nothing)"
     if not overwrite:
         raise DpvalueError(f"{folder} holds {what}: name another folder, or give --overwrite")
     return goes_on
@@ -71,9 +71,7 @@ def require_room(folder: Path, parties: int) -> None:
     """Raise unless a folder's disk has room for results of so many parties."""
     free, needed = shutil.disk_usage(folder).free, _ROOM + parties * _ROOM_PER_PARTY
     if free < needed:
-        raise DpvalueError(
-            f"{folder} has less room left on its disk than the {needed / 1e6:.3g} MB that results may need"
-        )
+        raise DpvalueError(f"the disk of {folder} needs {needed / 1e6:.3g} MB of free space for the results")
 
 
 def table_curves(result: Result, progress: Progress) -> list[Curve]:
@@ -203,7 +201,7 @@ class Folder:
         """Return values.csv, checked to be what run.json says."""
         file = self.path / "values.csv"
         if not file.is_file():
-            raise DpvalueError(f"{self.path} has no values yet: dpvalue revalue {self.path} makes them, for nothing")
+            raise DpvalueError(f"{self.path} has no values yet: run dpvalue revalue {self.path}, which spends nothing")
         with _damage(self.path / "run.json"):
             if self.record.values is None:
                 raise DpvalueError("values must be there where values.csv is, got null")
@@ -231,9 +229,9 @@ def open_folder(path: Path) -> Folder:
     if not file.is_file():
         if has_releases(path):
             raise DpvalueError(
-                f"{path} holds an unfinished run: the same dpvalue run goes on with it, and spends nothing twice"
+                f"{path} holds an unfinished run: repeat the dpvalue run command to resume it; nothing is spent twice"
             )
-        raise DpvalueError(f"{path} is not a folder that dpvalue run has written")
+        raise DpvalueError(f"{path} is not an output folder of dpvalue run")
     record = Record.from_json(parse_json(read_text(file), str(file)), str(file))
     with _damage(file):
         return Folder(path, record, make_config(parse_options(record.toml, "toml")))

@@ -1,4 +1,4 @@
-"""What a budget can buy, before anything is spent: the numbers of a plan, from the budget alone or with a utility."""
+"""Plan a run: noise, ceilings and expected quality of a budget, before any of it is spent."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dpvalue.arrays import Ints
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
+from dpvalue.display import counted
 from dpvalue.engine.engines import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.methods.base import method_named
@@ -22,6 +23,7 @@ from dpvalue.methods.steps import Steps
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.planning.situation import CAN_WORK as CAN_AGREE
+from dpvalue.planning.situation import CANNOT_WORK as CANNOT_AGREE
 from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
@@ -45,14 +47,14 @@ def plan(
     auc: float | None = None,
     **given: Unpack[EntryKeywords],
 ) -> Plan:
-    """Return what a run would spend and could reach.
+    """Return what a run would spend, and how good its values are expected to be.
 
-    Formal guarantee: spends nothing. Of parties it reads their number and sizes, which are public, and no row.
+    Formal guarantee: spends nothing. Reads the number and the sizes of the parties, which are public, and no row.
 
-    The ceilings (`dpvalue.detection`) are for units that release on their own, without a trusted curator. They assume
-    that which units are corrupted is exchangeable given what is public, bound the mean over runs, and leave out delta.
-    With a utility, the plan keeps what it chose: `Plan.release` and `Plan.value` do not choose again. It is what
-    `dpvalue.value` would choose with these settings and this seed.
+    The ceilings (`dpvalue.detection`) hold for units that release on their own, without a trusted curator. They assume
+    that which units are corrupted is exchangeable given what is public. They bound the mean over runs and ignore
+    delta. With a utility, the plan stores its choices: `Plan.release` and `Plan.value` use them. `dpvalue.value`
+    makes the same choices with these settings and this seed.
 
     Args:
         parties: their number, or the parties as in `dpvalue.value`.
@@ -60,7 +62,7 @@ def plan(
         settings: as in `dpvalue.value`.
         records: records per party, when `parties` is a number.
         parameters: of the model, for the size of the table, when there is no utility.
-        auc: a wanted AUC; the plan then says which epsilon it needs.
+        auc: a target AUC; the plan then states the epsilon that it needs.
         **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
     Returns:
@@ -76,7 +78,7 @@ def plan(
     asked, labels = read_given(settings, given)
     privacy = asked.privacy
     if privacy is None:
-        raise DpvalueError("privacy must be a Privacy, got None: without one there is nothing to plan")
+        raise DpvalueError("privacy must be a Privacy, got None: a plan needs a budget")
     if auc is not None:
         require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
     if parameters is not None:
@@ -199,24 +201,23 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
 
 
 def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
-    """What to think of the budget: can work, cannot work or cannot tell; then sizes, and parties that are too small."""
+    """Return whether the budget can work, beside what sizes alone say, and which parties are too small."""
     budget = f"epsilon = {planned.epsilon:.4g} per {planned.privacy.unit}"
-    sizes = f"sizes alone are expected to have {expected.sizes:.2f}"
+    within = f"expected correlation {expected.spearman:.2f} ± {2 * expected.error:.2f} (two standard errors)"
+    sizes = f"{expected.sizes:.2f} for sizes alone"
     if planned.cannot_work and expected.is_no_more_than_sizes:
-        said = [f"{budget} cannot work: values would say no more than sizes, which are public ({sizes})."]
+        said = [f"{budget} cannot work: {within}, {sizes}. Sizes are public, so values would add nothing."]
+    elif planned.cannot_work and expected.cannot_work:
+        said = [f"{budget} cannot work: {within}, threshold {CANNOT_AGREE}."]
     elif planned.cannot_work:
-        said = [f"{budget} cannot work: values would have little to do with what retraining would say."]
+        said = [f"{budget} cannot work: its AUC ceiling is {planned.limits.ceiling:.2f}."]
     else:
-        within = f"{expected.spearman:.2f} ± {2 * expected.error:.2f}"
-        said = [
-            f"{budget} can work."
-            if expected.can_work
-            else f"Whether {budget} can work cannot be told: a rank correlation of {within} may be below {CAN_AGREE}."
-        ]
+        verdict = f"{budget} can work" if expected.can_work else "Inconclusive"
+        said = [f"{verdict}: {within}, threshold {CAN_AGREE}."]
         if not expected.is_more_than_sizes:
-            said.append(f"That values say more than sizes do was not shown: {sizes}.")
+            said.append(f"Values may say no more than sizes: {sizes}.")
     if planned.cannot_work and planned.privacy.unit == "party":
-        said.append("What may work: protecting records (unit='record'), as noise shrinks with a party's size.")
+        said.append("Alternative: protect records (unit='record'). Noise then shrinks with the size of a party.")
     if expected.too_small:
         said.append(_too_small(planned, expected, budget))
     return " ".join(said)
@@ -227,8 +228,8 @@ def _too_small(planned: Plan, expected: Agreement, budget: str) -> str:
     everyone = small == planned.sizes.parties
     who = f"All {small}" if everyone else f"{small} of {planned.sizes.parties}"
     return (
-        f"{who} parties are too small to be judged at {budget} (up to {largest} {planned.counted}s): their values "
-        f"say little beyond their size{'' if everyone else '; the others are not affected'}."
+        f"{who} parties are too small for {budget} (up to {counted(largest, planned.counted)}). Their values say "
+        f"little beyond their size.{'' if everyone else ' The other parties are not affected.'}"
     )
 
 
@@ -279,7 +280,7 @@ def _epsilon_for(at: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: 
 
 
 def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> str:
-    """Return whether the budget can work, in a sentence or two.
+    """Return whether the budget can work, in one or two sentences.
 
     Args:
         planned: all other numbers of the plan.
@@ -293,29 +294,30 @@ def advice(planned: Plan, works_at: float | None, other_unit: float | None) -> s
     if not planned.cannot_work:
         if expected is None and privacy.unit != "party":
             return (
-                f"{budget} bounds what is learnt of one {privacy.unit}; give a utility to see what it says of parties."
+                f"{budget} limits what is learned about one {privacy.unit}. Give a utility to see what it implies for "
+                "parties."
             )
         if expected is not None and planned.too_few:
             return (
-                f"Whether {budget} can work cannot be told: the public rows are too few, with an error of "
-                f"{expected.error:.2f} where {TOO_VAGUE} would do. Give more of them."
+                f"Inconclusive: the expected AUC has a standard error of {expected.error:.2f}, above {TOO_VAGUE}. Give "
+                "more public rows."
             )
         reach = planned.limits.ceiling if expected is None else expected.best
         if reach < CAN_WORK:
-            return f"{budget} is weak: good for screening many parties, not for judging one."
+            return f"{budget} is weak: it suits screening many parties, not judging a single one."
         if expected is None:
-            return f"{budget} is not ruled out; give a utility to see what it finds."
+            return f"{budget} is not ruled out. Give a utility to see the expected AUC."
         return f"{budget} can work."
     text = f"{budget} cannot work: values would be close to random."
     if works_at == float("inf"):
         text += " No epsilon gives AUC 0.75 with this utility and model."
     elif works_at is not None:
-        text += f" AUC 0.75 takes epsilon = {works_at:.2g}" + (" or more." if expected is None else ".")
+        text += f" AUC 0.75 needs epsilon = {works_at:.2g}" + (" or more." if expected is None else ".")
     if other_unit is not None:
-        text += f" With unit='record' the same epsilon is expected to give AUC {other_unit:.2f}."
+        text += f" With unit='record' and the same epsilon, the expected AUC is {other_unit:.2f}."
     elif privacy.unit == "party":
         text += (
-            " What may work: value data sets (groups=) and protect their records (unit='record'), as noise shrinks "
-            "with their size."
+            " Alternative: value data sets (groups=) and protect their records (unit='record'). Noise then shrinks "
+            "with the size of a party."
         )
     return text

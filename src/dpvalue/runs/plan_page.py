@@ -29,7 +29,7 @@ TOO_VAGUE = 0.05  # a standard error of the expected AUC above which public rows
 
 @dataclass(frozen=True)
 class Sizes:
-    """The number of parties, and of a typical one the protected units (1, its records or persons) and the records."""
+    """The number of parties, and the protected units and records of a typical party (medians)."""
 
     parties: int
     units: int
@@ -38,13 +38,13 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the budget allows before anything is chosen.
+    """What the budget allows before any setting is chosen.
 
     Attributes:
         gaussian: the guarantee of Gaussian noise at this budget; None where budget or schedule rule it out.
         laplace: the same for Laplace noise, of one release of one number.
-        ceiling: the largest expected AUC of finding corrupted units at this epsilon, where each releases on its own; a
-            trusted curator who mixes them before the noise could pass it.
+        ceiling: the largest expected AUC for detecting corrupted units at this epsilon, if each unit releases on its
+            own. A trusted curator who mixes units before adding noise could exceed it.
         gaussian_ceiling: the same for Gaussian releases.
         laplace_ceiling: the same for one Laplace release of one number per unit; None for persons in several parties.
     """
@@ -58,10 +58,9 @@ class Bounds:
 
 @dataclass(frozen=True)
 class TargetAUC:
-    """An AUC that was asked for, and the epsilon at which it is expected, infinite if out of reach.
+    """A target AUC, and the epsilon at which it is expected; infinite if out of reach.
 
-    Without a utility, the epsilon below which the ceiling rules it out; None for records and persons, of
-    which a party has many.
+    Without a utility, it is the epsilon below which the ceiling rules the AUC out; None for records and persons.
     """
 
     auc: float
@@ -70,7 +69,7 @@ class TargetAUC:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would spend and could reach; str() of it is a page to read.
+    """What a run would spend, and how good its values are expected to be; str() of it is a report.
 
     Attributes:
         privacy: the budget.
@@ -183,7 +182,7 @@ class Plan:
 
     def _prepared(self) -> PreparedRun:
         if self.prepared is None:
-            raise DpvalueError("a plan without a utility has chosen nothing: give plan a utility")
+            raise DpvalueError("utility must be given to dpvalue.plan: without it the plan has made no choices")
         return self.prepared
 
     @property
@@ -252,90 +251,90 @@ class Plan:
 
     def __str__(self) -> str:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
-        inside = "" if unit == "party" else f" of {sizes.units} {unit}s each"
-        lines = [f"{sizes.parties} parties{inside}; {self._releases()}"]
+        inside = "" if unit == "party" else f", {counted(sizes.units, unit)} each"
+        lines = [f"parties: {sizes.parties}{inside}", f"releases: {self._releases()}"]
         if self.prepared is not None and self.prepared.choice.lacking:
-            lines.append(f"steps, as the refit game {self.prepared.choice.lacking}")
+            lines.append(f"game: steps, because the refit game {self.prepared.choice.lacking}")
         if self.privacy.accounting == "poisson":
-            lines.append(f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
-        lines.append(
-            f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}; by mechanism, "
-            "with the advantage it gives an attacker:"
-        )
+            lines.append(f"claimed: epsilon = {self.privacy.epsilon:.4g} (poisson accounting); really spent:")
+        lines.append(f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}")
         other = None if self.spent is None or self.spent.law in ("laplace", "gaussian") else self.spent
         ceilings = (limits.laplace, limits.laplace_ceiling), (limits.gaussian, limits.gaussian_ceiling), (other, None)
         for possible, most in ceilings:
             if possible is not None:
                 chosen = self.expected is not None and self.spent is not None and possible.law == self.spent.law
                 kind = "pure" if possible.mu is None else f"mu = {possible.mu:.3g}"
-                limit = f", AUC <= {most:.3f}" if most is not None and is_useful(most) else ""
+                limit = f", AUC at most {most:.3f}" if most is not None and is_useful(most) else ""
+                mark = " (chosen)" if chosen else ""
                 lines.append(
-                    f"  {possible.mechanism}{' (chosen)' if chosen else ''}: delta {possible.delta:.3g}, {kind}, noise "
-                    f"{possible.noise_multiplier:.4g} x sensitivity, advantage {possible.advantage:.2g}{limit}"
+                    f"  {possible.mechanism}{mark}: delta = {possible.delta:.3g}, {kind}, noise multiplier "
+                    f"{possible.noise_multiplier:.4g}, attacker's advantage {possible.advantage:.2g}{limit}"
                 )
         many = "parties" if unit == "party" else f"{unit}s"
-        limit = f"AUC at most {limits.ceiling:.3f} where each releases on its own"
+        limit = f"at most {limits.ceiling:.3f} without a trusted curator"
         if not is_useful(limits.ceiling):
-            limit = "the budget sets no useful limit"
-        lines.append(f"finding corrupted {many} one by one: {limit}")
+            limit = "no useful limit at this budget"
+        lines.append(f"AUC for single corrupted {many}: {limit}")
         if isinstance(self.expected, Agreement):
             lines.append(self._agreement(self.expected))
         elif self.expected is not None:
             share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
             where = "all directions" if self.projection is None else str(self.projection)
-            what = "half of the labels wrong" if sizes.records > 1 else "the label wrong"
+            what = "half of their labels wrong" if sizes.records > 1 else "a wrong label"
             lines.append(
-                f"finding parties with {what}: expected AUC {self.expected.auc:.3f} ± {self.expected.error:.2g}{share}"
+                f"expected AUC for parties with {what}: {self.expected.auc:.3f} ± {self.expected.error:.2g}{share}"
                 f"; released: {where}"
             )
             if self.expected.far_off is not None:
-                lines.append(f"finding labels that are three standard deviations off: {self.expected.far_off:.3f}")
+                lines.append(
+                    f"expected AUC for labels that are three standard deviations off: {self.expected.far_off:.3f}"
+                )
         if self.wanted is not None:
             lines.append(self._needed(self.wanted))
         if costs.table_bytes is not None and costs.memory_bytes is not None:
-            whole = "" if self.expected is None else ", the whole process"
-            lines.append(f"table {_size(costs.table_bytes)}, about {_size(costs.memory_bytes)} of memory{whole}")
+            whole = "" if self.expected is None else " for the whole process"
+            lines.append(f"memory: about {_size(costs.memory_bytes)}{whole}, table {_size(costs.table_bytes)}")
         if costs.seconds is not None:
             lines.append(
-                f"time: about {costs.seconds[0]:.2g} s, at most {costs.seconds[1]:.2g} s, with errors and report; "
+                f"time: about {costs.seconds[0]:.2g} s with errors and report (at most {costs.seconds[1]:.2g} s); "
                 f"values alone about {costs.value_seconds:.2g} s"
             )
         return "\n".join([*lines, self.advice])
 
     def _agreement(self, expected: Agreement) -> str:
         text = (
-            f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g}, by "
-            f"rehearsal{self._judged} on made-up parties of public rows (sizes alone {expected.sizes:.2f}); released: "
-            f"{self.projection}"
+            f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g} "
+            f"(standard error), {expected.sizes:.2f} for sizes alone; from a rehearsal{self._judged} on public rows; "
+            f"released: {self.projection}"
         )
         if expected.scaled < 0.95:
             text += (
-                f"; public rows are too few for the real sizes: made-up parties had {expected.scaled:.0%} of their "
-                f"{self.counted}s, with the noise of the real ones"
+                f"; too few public rows: rehearsal parties had {expected.scaled:.0%} of the real {self.counted}s, with "
+                "the real noise"
             )
         return text
 
     @property
     def _judged(self) -> str:
-        """By what the rehearsal judges models, where values are by something else."""
+        """The metric of the rehearsal, where values use another one."""
         is_loss = self.prepared is None or self.prepared.at.public.metric.of_loss is not None
-        return "" if is_loss else " (by the loss)"
+        return "" if is_loss else " with the loss as metric"
 
     def _releases(self) -> str:
         if self.spent is None:
-            return f"{self.schedule.kind}; mechanism and directions are chosen with a utility"
+            return f"{self.schedule.kind}; choosing a mechanism and directions needs a utility"
         if isinstance(self.expected, Agreement):
-            return "refit game: one release each"
-        return f"{self.schedule}: {self.spent.releases} release(s) each"
+            return "1 per party (refit game)"
+        return f"{self.spent.releases} per party ({self.schedule})"
 
     def _needed(self, wanted: TargetAUC) -> str:
         auc = f"AUC {wanted.auc:g}"
         if wanted.epsilon is None:
-            return f"{auc} for parties: give a utility to see which epsilon it needs"
+            return f"{auc}: give a utility to see which epsilon it needs"
         if wanted.epsilon == float("inf"):
             return f"{auc} is out of reach at any epsilon with this utility and model"
         if self.expected is None:
-            return f"{auc} needs epsilon = {wanted.epsilon:.3g} or more, where each releases on its own"
+            return f"{auc} needs epsilon = {wanted.epsilon:.3g} or more without a trusted curator"
         return f"{auc} is expected at epsilon = {wanted.epsilon:.3g}"
 
 

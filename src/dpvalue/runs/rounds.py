@@ -81,7 +81,7 @@ def make_job(
     """
     settings, public = at.settings, at.public
     if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
-        raise DpvalueError("a job is for rounds with privacy, 'replay', 'lagged' or federated learning: others walk")
+        raise DpvalueError("a job needs privacy and either federated learning or the schedule 'replay' or 'lagged'")
     wide, least = choice.method.by_size(at, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(
@@ -196,6 +196,6 @@ def require_answer(release: Release, job: Job, request: Request, name: str) -> N
     """Raise unless a release is a party's answer to a request: the right job, round and shape, and finite numbers."""
     given = release.job, release.request, release.round, release.party
     if given != (job.digest, request.digest, request.round, name):
-        raise DpvalueError(f"what came from {name!r} is not its answer to round {request.round} of this job")
+        raise DpvalueError(f"the release of {name!r} does not answer round {request.round} of this job")
     if release.numbers.shape != (job.size,) or not bool(release.numbers.isfinite().all()):
         raise DpvalueError(f"the release of {name!r} must be {job.size} finite numbers")

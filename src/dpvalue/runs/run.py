@@ -203,7 +203,7 @@ class PreparedRun:
         require_other_rows(parties, self.utility)
         settings, public = self.at.settings, self.at.public
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
-            raise DpvalueError("parties must have the numbers of rows, and of persons, that the run was prepared for")
+            raise DpvalueError("parties must have the sizes that the run was planned for")
         of = "rows" if parties.holding.parties == ROWS else "named parties"
         spent = self.choice.spent
         charged = replace(spent.charged, parties=of, person=parties.person_column)

@@ -88,7 +88,7 @@ def party_names(paths: tuple[str, ...]) -> list[str]:
     """Return the parties' names: of the files, without folder and ending where that tells them apart."""
     short = [Path(path).name.split(".")[0] for path in paths]
     names = short if len(set(short)) == len(short) else list(paths)
-    require_names("names of files, which are the parties' names,", names)
+    require_names("file names (the names of the parties)", names)
     return names
 
 
@@ -161,7 +161,7 @@ class FileRun(PublicSide):
     def plan(self) -> Plan:
         """Return what the run would spend and could reach; it keeps what was chosen."""
         if self.config.privacy is None:
-            raise DpvalueError("a run without privacy spends nothing, so there is nothing to plan")
+            raise DpvalueError("a run without privacy spends nothing: there is nothing to plan")
         counts = self._sizes().counts(self.config.privacy)
         return plan_sizes(self.utility, self.settings, counts, timed=False)  # private files have been opened
 
@@ -220,7 +220,7 @@ class FileRun(PublicSide):
             if not tells_rows:
                 progress("reading", number, len(self.peeks))
             if done != end:
-                raise DpvalueError(f"{path} was changed since it was looked at: it has another number of rows")
+                raise DpvalueError(f"{path} changed during the run: its number of rows differs")
         parties = self._parties(EncodedRows(features, self.schema), np.concatenate(labels))
         return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
 
@@ -279,7 +279,7 @@ def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
     if unknown:
         raise DpvalueError(f"classes must hold all labels of {config.test}; {unknown[0]!r} is missing")
     if len(classes) < 2:
-        raise DpvalueError(f"the target {config.target!r} of {config.test} has one class only: it takes at least two")
+        raise DpvalueError(f"the target {config.target!r} of {config.test} must have at least two classes, got one")
     return classes
 
 

@@ -217,7 +217,7 @@ class Table:
         )
         model = self.method.completed(model, like)
         if self.method.digest(model, like) != self.digest:
-            raise DpvalueError("model is not the one that the table was made with: its digest differs")
+            raise DpvalueError("model is not the one of the table: its digest differs")
         if model.size != len(self.initial):
             raise DpvalueError(
                 f"the table's initial model has {len(self.initial)} numbers; the model takes {model.size}"

@@ -54,11 +54,13 @@ class Comparison:
         first, second = one_line(str(self.first)), one_line(str(self.second))
         between = f"({self.level:.0%} interval {self.low:.3g} to {self.high:.3g})"
         if not self.told_apart:
-            return f"{first} and {second} cannot be told apart: their values differ by {self.difference:.3g} {between}."
+            return (
+                f"{first} and {second} cannot be distinguished: their values differ by {self.difference:.3g} {between}."
+            )
         more, less = (first, second) if self.difference > 0 else (second, first)
         sure = "more than 99.9%" if self.confidence > 0.999 else f"{100 * self.confidence:.3g}%"
         return (
-            f"{more} is worth more than {less}, at a confidence of {sure}: {first} less {second} is "
+            f"{more} is worth more than {less} with a confidence of {sure}: {first} minus {second} is "
             f"{self.difference:.3g} {between}."
         )
 

@@ -244,7 +244,7 @@ class NoisyValues(ABC):
 
         Example:
             >>> print(result.verdict().sentences[1])  # `result` as in the example of `dpvalue.Result`
-            west makes the model worse: its value is below zero by more than the noise.
+            west harms the model: its value is below zero by more than the noise.
         """
         return judge(self.table, self._of(semivalue, again), level, pay)
 

@@ -68,7 +68,7 @@ class Shares:
         edges = self.payouts, self.low, self.high
         order = by_value(self.payouts)
         rows = [[self.names[place], *(amount(edge[place], self.total) for edge in edges)] for place in order]
-        title = f"{amount(self.total, self.total)}, shared by value, with {self.level:.0%} intervals"
+        title = f"{amount(self.total, self.total)}, shared in proportion to values, with {self.level:.0%} intervals"
         return html_table(title, ["party", "payout", "from", "to"], rows)
 
     def __str__(self) -> str:
@@ -116,9 +116,9 @@ def is_payable(values: Floats) -> bool:
 def require_payable(values: Floats) -> None:
     """Raise unless a total can be shared by values."""
     if not np.isfinite(values).all():
-        raise DpvalueError("values must all be finite to share a total by them, got NaN or infinity")
+        raise DpvalueError("values must be finite to share a total, got NaN or infinity")
     if not is_payable(values):
-        raise DpvalueError("no value is above zero: there is nothing to share a total by")
+        raise DpvalueError("at least one value must be above zero to share a total")
 
 
 def amount(number: float, total: float) -> str:

@@ -163,7 +163,7 @@ class Result(NoisyValues):
         if self.played is not None:
             return self.played
         if self.utility is None:
-            raise DpvalueError("utility must be given: files hold no rows, so a loaded result does not have it")
+            raise DpvalueError("utility must be given: a loaded result has none, because files hold no rows")
         return self.table.game(self.utility, self.engine)
 
     def frame(

@@ -1,8 +1,8 @@
-"""What values say, in a few plain sentences, and no more than they say.
+"""The verdict: what values say, in short sentences.
 
-Up to 30 parties are looked at one by one: who helps, who harms, and who cannot be told apart. Of more, mostly rows, a
-single value means little under privacy: there the verdict says which to look at first, and how many of those are likely
-to be wrong, as far as a rehearsal on public rows can tell.
+For up to 30 parties the verdict names who helps, who harms and who cannot be distinguished. With more parties, mostly
+rows, a single value means little under privacy: the verdict names the parties to check first, and how many of them are
+expected to be wrong, according to a rehearsal on public rows.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ if TYPE_CHECKING:
 _MOST_TOLD = 4
 
 SUPPOSED = 0.05, 0.2
-"""The shares of wrong parties for which it is said how many of the first are likely to be among them."""
+"""The assumed shares of wrong parties, for which the verdict states how many are expected among the first."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What values say of parties; made by `Result.verdict`. str() of it is the sentences.
+    """What values say about parties; returned by `Result.verdict`. str() of it joins the sentences.
 
     Attributes:
-        sentences: plain words.
+        sentences: the verdict as text.
         helps: the parties whose interval lies above zero, best first.
-        harms: those whose interval lies below zero, worst first.
-        unclear: those whose interval holds zero, or who have no value, best first.
-        alike: of up to 30 parties, those that cannot be told apart (`Result.groups`), in groups of two and more.
-        first: of more than 30 parties, those to look at first: the lowest values, the lowest first.
+        harms: the parties whose interval lies below zero, worst first.
+        unclear: the parties whose interval contains zero, or that have no value, best first.
+        alike: for up to 30 parties, groups of at least two that cannot be distinguished (`Result.groups`).
+        first: for more than 30 parties, the lowest values, lowest first: the parties to check first.
 
     Example:
         >>> verdict = result.verdict()  # `result` as in the example of `dpvalue.Result`
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
-    """Return what the values of one semivalue say; with `pay`, also how that total would be shared."""
+    """Return the verdict on the values of one semivalue; with `pay`, also how that total is shared."""
     found, error = renoised.values(level), _error(renoised)
     order = np.argsort(-found.estimate, kind="stable")
     helps, harms = found.low > 0, found.high < 0
@@ -95,16 +95,14 @@ def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | 
 def _each(better: tuple[Name, ...], worse: tuple[Name, ...], unclear: tuple[Name, ...], beyond: str) -> list[str]:
     said = []
     if better:
-        make, their = ("makes", "its value is") if len(better) == 1 else ("make", "their values are")
-        said.append(f"{listed(better)} {make} the model better: {their} above zero{beyond}.")
+        improve, their = ("improves", "its value is") if len(better) == 1 else ("improve", "their values are")
+        said.append(f"{listed(better)} {improve} the model: {their} above zero{beyond}.")
     if worse:
-        make, their = ("makes", "its value is") if len(worse) == 1 else ("make", "their values are")
-        said.append(f"{listed(worse)} {make} the model worse: {their} below zero{beyond}.")
+        harm, their = ("harms", "its value is") if len(worse) == 1 else ("harm", "their values are")
+        said.append(f"{listed(worse)} {harm} the model: {their} below zero{beyond}.")
     if unclear:
-        help_, hold = "help or harm", "their intervals hold"
-        if len(unclear) == 1:
-            help_, hold = "helps or harms", "its interval holds"
-        said.append(f"Whether {listed(unclear)} {help_} cannot be said: {hold} zero.")
+        contain = "its interval contains" if len(unclear) == 1 else "their intervals contain"
+        said.append(f"Inconclusive for {listed(unclear)}: {contain} zero.")
     return said
 
 
@@ -113,44 +111,45 @@ def _beyond(error: str) -> str:
 
 
 def _error(renoised: NoiseDraws) -> str:
-    """What the intervals are about; empty where values are exact."""
+    """Return the kind of error that the intervals cover; empty where values are exact."""
     return "noise" if renoised.noise_std.any() else "sampling error" if renoised.errors.any() else ""
 
 
 def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
     if not alike:
-        return "Each party can be told apart from the next in the ranking."
+        return "Every party can be distinguished from the next in the ranking."
     if len(alike[0]) == n:
-        return "No two parties can be told apart."
-    return f"Not to be told apart from one another: {'; '.join(listed(group) for group in alike)}."
+        return "No two parties can be distinguished."
+    return f"Cannot be distinguished from each other: {'; '.join(listed(group) for group in alike)}."
 
 
 def _paid(names: tuple[Name, ...], renoised: NoiseDraws, pay: float, level: float) -> str:
     if not is_payable(renoised.estimate):
-        return f"{amount(pay, pay)} cannot be shared by these values: none is above zero, or some are missing."
+        total = amount(pay, pay)
+        return f"{total} cannot be shared in proportion to these values: none is above zero, or some are missing."
     return sentence_of_shares(share_out(names, renoised, pay, level))
 
 
 def sentence_of_shares(shares: Shares) -> str:
-    """Return what a verdict says of a total that can be shared."""
+    """Return the sentence of a verdict on a total that can be shared."""
     names, pay = shares.names, shares.total
     order = np.argsort(-shares.payouts, kind="stable")
     paid = [int(party) for party in order if shares.payouts[party] > 0]
     told = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
-    rest = "" if len(paid) == len(names) else ", and the others nothing"
+    rest = "" if len(paid) == len(names) else " The others get nothing."
     if len(paid) <= _MOST_TOLD:
-        return f"{amount(pay, pay)}, shared by value, gives {'; '.join(told)}{rest}."
+        return f"Shares of {amount(pay, pay)} in proportion to values: {'; '.join(told)}.{rest}"
     half = amount(float(np.median((shares.high - shares.low)[paid])) / 2, pay)
     return (
-        f"{amount(pay, pay)}, shared by value, gives {told[0]}, the most, down to {told[-1]}{rest}; a typical payout "
-        f"is sure to ±{half}."
+        f"Shares of {amount(pay, pay)} in proportion to values: from {told[0]} down to {told[-1]}.{rest} The median "
+        f"interval is ±{half}."
     )
 
 
 def _counted(table: Table, better: int, worse: int, beyond: str) -> str:
     return (
-        f"Of {table.n} {_noun(table)}, {better} make the model better and {worse} worse{beyond}; of the other "
-        f"{table.n - better - worse} neither can be said."
+        f"Of {table.n} {_noun(table)}, {better} improve the model and {worse} harm it{beyond}; "
+        f"{table.n - better - worse} are inconclusive."
     )
 
 
@@ -159,36 +158,38 @@ def _noun(table: Table) -> str:
 
 
 def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
-    """Which to look at first, and how many of them are likely to be wrong."""
+    """Return the parties to check first, and how many of them are expected to be wrong."""
     noun, count = _noun(table), len(first)
-    numbered = ", counted from 0" if noun == "rows" else ""
-    said = [f"Look first at the {count} {noun} with the lowest values (the lowest first{numbered}): {listed(first)}."]
+    numbered = "; row numbers start at 0" if noun == "rows" else ""
+    said = [f"Check first the {count} {noun} with the lowest values (lowest first{numbered}): {listed(first)}."]
     auc = table.expected_auc
     if auc is None:
-        return [*said, f"How many of these {count} are wrong was not rehearsed on public rows, and cannot be said."]
+        return [
+            *said,
+            f"No rehearsal on public rows was made, so the number of wrong ones among these {count} is unknown.",
+        ]
     wrong = "a wrong label" if (table.sizes <= 1).all() else "half of their labels wrong"
     if auc <= 0.52:
         return [*said, f"In the rehearsal on public rows, {noun} with {wrong} were found no better than by chance."]
     likely = [
         f"about {expected_wrong(table.n, count, share, auc, law_named(table.guarantee.law)):.0f} if {share:.0%} of all "
-        f"{noun} have (by chance {share * count:.0f})"
+        f"{noun} are wrong ({share * count:.0f} by chance)"
         for share in SUPPOSED
     ]
     return [
         *said,
-        f"How many of these {count} have {wrong} depends on how many there are: {', '.join(likely)}. This is from the "
-        f"rehearsal on public rows, where one with {wrong} is below one without in {auc:.0%} of pairs.",
+        f"Expected number of these {count} with {wrong}: {', '.join(likely)}. This follows from the rehearsal on "
+        f"public rows, with AUC {auc:.2f}.",
     ]
 
 
 def _what_it_is_about(error: str, level: float) -> str:
-    about = "There is no noise in these values."
-    if error:
-        about = f"Each statement is made at {level:.0%} against the {error}."
-    return (
-        f"{about} The error of the game itself is not in it: how far values are from what retraining on the parties' "
-        "data would say."
+    about = (
+        f"Each statement has a confidence of {level:.0%}, given the {error}."
+        if error
+        else "These values have no noise."
     )
+    return f"{about} The error of the game itself is not included: its distance from retraining on the parties' data."
 
 
 def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> float:

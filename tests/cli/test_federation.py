@@ -51,7 +51,7 @@ def followed(page: str, folder: Path) -> str:
     )  # fmt: skip
     logs = "\n".join(f"== {log}\n{log.read_text()[-1500:]}" for log in sorted(folder.rglob("*.log")))
     assert done.returncode == 0, done.stdout + done.stderr + logs
-    assert "results is what its job and the releases of 4 parties make" in done.stdout
+    assert "results matches its job and the releases of 4 parties" in done.stdout
     assert (folder / "hospitals" / "results" / "report.html").is_file()
     return done.stdout
 
@@ -59,16 +59,16 @@ def followed(page: str, folder: Path) -> str:
 @pytest.mark.slow
 def test_the_example_by_file_works_as_it_is_written(tmp_path: Path) -> None:
     printed = followed("README.md", tmp_path)
-    assert "3 parties answered, 0 of them signed" in printed
-    assert "4 parties answered, 0 of them signed" in printed
+    assert "releases: 3 parties, 0 signed" in printed
+    assert "releases: 4 parties, 0 signed" in printed
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Flower's programs are tied to their parents on Linux alone")
 def test_the_example_over_flower_works_as_it_is_written(tmp_path: Path) -> None:
     printed = followed("flower.md", tmp_path)
-    assert "4 messages were sent, one for each party and round" in printed
-    assert "4 parties answered, 4 of them signed; 0 do not count" in printed
+    assert "messages sent: 4, one per party and round" in printed
+    assert "releases: 4 parties, 4 signed; 0 rejected" in printed
     for site in ("site-a", "site-b", "site-c", "site-d"):
         ledger = dpv.Ledger(tmp_path / "hospitals" / f"{site}.ledger")
         assert [entry.purpose.split()[0] for entry in ledger.entries()] == ["office"]
@@ -80,7 +80,7 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
     assert "the job" not in here("job", "show", "study.job").stderr
     shown = here("job", "show", "study.job").output
     for words in (
-        "signed by: nobody",
+        "signed by: no one",
         "asks for: how each record",
         "reads: 5 columns: a, b, c, kind, label",
         "spends: Each record",
@@ -100,7 +100,7 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
         assert "spent so far: epsilon = 1 of 2" in answer.output
     valued = here("value", "study.job", "north.release", "south.release")
     assert valued.exit_code == 0, valued.output
-    assert "2 parties answered, 0 of them signed; 0 do not count" in valued.output
+    assert "releases: 2 parties, 0 signed; 0 rejected" in valued.output
     assert here("revalue", "results", "--semivalue", "banzhaf").exit_code == 0
     alike = here("verify", "results")
     assert alike.exit_code == 0, alike.output
@@ -113,7 +113,7 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
 def test_the_metric_of_a_study_is_that_of_its_recipe_or_another(files: Files) -> None:
     made = here("job", "--test", "public.csv", "--target", "label", "--parties", "4", "--metric", "auc")
     assert made.exit_code == 0, made.output
-    assert "(by the loss)" in made.output  # what the plan has rehearsed
+    assert "with the loss as metric" in made.output  # what the plan has rehearsed
     assert "to the bit" in here("job", "verify", "study.job").output
     for name in files.sizes:
         here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
@@ -136,7 +136,7 @@ def test_the_metric_of_a_study_is_that_of_its_recipe_or_another(files: Files) ->
         assert message in verified.output
     refused = here("value", "study.job", *releases, "--metric", "r2", "--out", "none")
     assert (
-        refused.stderr == "error: metric 'r2' does not fit a classification model; these do: loss, accuracy, "
+        refused.stderr == "error: metric 'r2' does not fit a classification model; use one of loss, accuracy, "
         "balanced_accuracy, auc\n"
     )
     assert not Path("none/values.csv").exists()
@@ -156,10 +156,10 @@ def test_with_keys_and_a_roster(files: Files) -> None:
     roster = "".join(f'[[party]]\nname = "{name}"\nkey = "{lines[name]}"\n' for name in files.sizes)
     Path("roster.toml").write_text(roster)
     valued = here("value", "study.job", "north.release", "south.release", "--roster", "roster.toml")
-    assert "2 parties answered, 2 of them signed" in valued.output, valued.output
+    assert "releases: 2 parties, 2 signed" in valued.output, valued.output
     Path("roster.toml").write_text(roster.replace("north", "north-west"))
     other = here("value", "study.job", "north.release", "--roster", "roster.toml", "--out", "other")
-    assert "does not count: it is not in the roster" in other.output
+    assert "rejected: it is not in the roster" in other.output
 
 
 def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
@@ -170,24 +170,24 @@ def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
     Path("bad.toml").write_text("unsigned = 1")
     answer = ("party", "answer", "study.job", "north.csv", "--name", "north")
     wrong: dict[tuple[object, ...], str] = {
-        made: "give sizes",
+        made: "give either --sizes",
         (*made, "--sizes", "90,many", "--out", "x"): "sizes must be whole numbers",
         (*made, "--sizes", "90", "--out", "x"): "at least two parties",
-        (*made, "--sizes", "90,60"): "a job that was sent must not change",
-        (*made, "--sizes", "9,6", "--out", "x", "--key", "north.csv"): "holds no key",
+        (*made, "--sizes", "90,60"): "a job must not change after it was sent",
+        (*made, "--sizes", "9,6", "--out", "x", "--key", "north.csv"): "is not a key",
         ("job", "show", "north.csv"): "not a dpvalue file",
         ("job", "verify", "study.job", "--test", "north.csv"): "is not the public file",
         answer: "ledger must be given",
         ("party", "answer", "study.job", "north.csv", "--ledger", "north.ledger"): "name must be given",
         (*answer, "--ledger", "party.ledger"): "unit must be 'party', the job has 'record'",
         (*answer, "--ledger", "north.ledger", "--policy", "bad.toml"): "bad.toml: unsigned must be true or false",
-        (*answer, "--ledger", "north.ledger", "--out", "nowhere/x"): "there is no folder nowhere",
+        (*answer, "--ledger", "north.ledger", "--out", "nowhere/x"): "folder nowhere does not exist",
         (*answer, "--ledger", "north.ledger", "--request", "study.job"): "must have dpvalue format 2 of a request",
         ("value", "study.job", "nothing.release"): "must be a file with a release",
         ("value", "north.csv"): "not a dpvalue file",
         ("value", "study.job", "--out", "."): "holds other files",
         ("value", "study.job", "--out", "new"): "it takes two at least, got 0",
-        ("verify", "."): "is not a folder that dpvalue run has written",
+        ("verify", "."): "is not an output folder of dpvalue run",
     }  # fmt: skip
     for arguments, why in wrong.items():
         done = here(*arguments)
@@ -215,8 +215,8 @@ def test_later_rounds_by_file(files: Files) -> None:
     assert first.exit_code == 0, first.output
     assert "round 1 of 2: send each party its request in results/study/round-1" in first.output
     waiting = here("value", "study.job")
-    assert "waiting for round 1 of: north, south" in waiting.output
+    assert "round 1: waiting for north, south" in waiting.output
     assert not Path("results/values.csv").exists()
     done = here("value", "study.job", *answers("--request", "results/study/round-1/{name}.request"))
-    assert "2 parties answered" in done.output, done.output
+    assert "releases: 2 parties" in done.output, done.output
     assert Path("results/values.csv").is_file()
