@@ -7,7 +7,7 @@ one number is no direction but a loss, what is chosen is a score (`methods.score
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +20,7 @@ from dpvalue.methods.base import Choice, Method, expected_auc, projection_header
 from dpvalue.methods.few import FewGame, LineGame
 from dpvalue.methods.scores import Scores, zero_of_scores
 from dpvalue.methods.sums import TableGame
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Model, projected
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner, rate_on_line
@@ -31,9 +32,6 @@ from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.projection import Projection, make_basis
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import Gradient, Statistic
-
-if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +99,7 @@ class Steps(Method):
         """Return how well corrupted parties are expected to be found."""
         return expected_auc(at, choice, rehearsal)
 
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> TableGame:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> TableGame:
         """Return the game of the table's rows as steps of a model."""
         walker = table.walker(engine)
         rows = table.rows.to(engine.torch_device, engine.torch_dtype)
