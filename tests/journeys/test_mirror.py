@@ -95,6 +95,7 @@ TESTED_BY = {
     "runs/run.py": "test_api.py",
     "runs/sources.py": "data/test_files.py",
     "values/comparison.py": "values/test_intervals.py",
+    "values/curves.py": "test_tasks.py",
     "values/noisy.py": "values/test_intervals.py",
     "values/plots.py": "test_tasks.py",
     "values/table.py": "values/test_result.py",
