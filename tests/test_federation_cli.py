@@ -82,12 +82,12 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
     shown = here("job", "show", "study.job").output
     for words in (
         "signed by: no one",
-        "asks for: how each record",
+        "asks for: 13 numbers per party",
         "reads: 5 columns: a, b, c, kind, label",
         "spends: Each record",
     ):
         assert words in shown
-    assert "to the bit" in here("job", "verify", "study.job").output
+    assert "bit for bit" in here("job", "verify", "study.job").output
     for name in files.sizes:
         started = here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
         assert started.exit_code == 0
@@ -115,7 +115,7 @@ def test_the_metric_of_a_study_is_that_of_its_recipe_or_another(files: Files) ->
     made = here("job", "--test", "public.csv", "--target", "label", "--parties", "4", "--metric", "auc")
     assert made.exit_code == 0, made.output
     assert "with the loss as metric" in made.output  # what the plan has rehearsed
-    assert "to the bit" in here("job", "verify", "study.job").output
+    assert "bit for bit" in here("job", "verify", "study.job").output
     for name in files.sizes:
         here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
         here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")

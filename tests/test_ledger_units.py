@@ -209,7 +209,7 @@ def test_a_column_that_names_the_party_is_checked(folder: Path) -> None:
         (["0.csv", "1.csv"], "no party column"),
     ):
         done = here("run", *given, *charged)
-        refused_in_one_line(done, "it takes runs with --group site alone")
+        refused_in_one_line(done, "accepts only runs with --group site")
         assert f"this run has {found}" in done.stderr
     test = pd.read_csv("public.csv")
     by_hand = rows[["a", "b", "label"]]

@@ -524,7 +524,7 @@ def test_what_is_said_and_the_exit_code(
     (folder / "values.csv").write_text(text.replace("\n", "9\n").replace("e9\n", "e\n"))
     other = here("verify", folder)
     assert other.exit_code == 1
-    assert "results is not what its job and releases make:" in other.output
+    assert "results does not match its job and releases:" in other.output
     assert "values.csv, line 1" in other.output
     (folder / "values.csv").write_text(text)
     unusable: dict[tuple[object, ...], str] = {

@@ -156,7 +156,7 @@ def _show(job: Job, signed: str | None) -> None:
         "job": job.digest,
         "signed by": signed or "no one",
         "public set": job.about.utility,
-        "asks for": f"{asked}: {counted(job.size, 'number')} per party, a noisy mean over its clipped {_counted(job)}",
+        "asks for": f"{counted(job.size, 'number')} per party, a noisy mean over clipped {_counted(job)}: {asked}",
         "reads": f"{counted(len(columns), 'column')}: {', '.join(one_line(name) for name in columns)}",
         "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",
         "spends": str(spent),

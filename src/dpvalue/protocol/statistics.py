@@ -120,14 +120,14 @@ class Loss(Statistic):
 
 @dataclass(frozen=True)
 class Description(Statistic):
-    """The gradient at a public model along directions, that the unit is there, and how far off it is.
+    """The gradient at a public model along directions, an indicator of a valid unit, and its squared residual.
 
     Args:
         distance: the squared residual at which the distance of a record is 1.
     """
 
     name: ClassVar[str] = "description"
-    words: ClassVar[str] = "gradient of each record under a public model in public directions, and its distance"
+    words: ClassVar[str] = "gradient of each record under a public model in public directions, and its squared residual"
 
     distance: float
 

@@ -89,7 +89,7 @@ class RunConfig:
         for size in self.sizes:
             require_count("sizes", size)
         if self.sizes and (not self.private or len(self.sizes) < 2):
-            raise DpvalueError("sizes must hold at least two numbers, with privacy")
+            raise DpvalueError("sizes must be given for at least two parties, in a private run")
         if len(self.train) > 1 and self.group is not None:
             raise DpvalueError("group must not be given with several files: each file is one party")
         if self.private and self.unit == "person" and self.person is None and self.train:
@@ -136,11 +136,9 @@ class RunConfig:
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""
-        lines = [
-            "# dpvalue run --config run.toml repeats this run (with new noise, unless a ledger stores its releases)."
-        ]
+        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
         if self.sizes:
-            lines = ["# The options of a study: dpvalue job verify rebuilds its job from them."]
+            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
         for name, given in asdict(self).items():
             if given is None:
                 continue

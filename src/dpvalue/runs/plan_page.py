@@ -278,7 +278,7 @@ class Plan:
         if isinstance(self.expected, Agreement):
             lines.append(self._agreement(self.expected))
         elif self.expected is not None:
-            share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
+            share = "" if self.efficiency is None else f", {self.efficiency:.0%} of the way from 0.5 to the ceiling"
             where = "all directions" if self.projection is None else str(self.projection)
             what = "half of their labels wrong" if sizes.records > 1 else "a wrong label"
             lines.append(
