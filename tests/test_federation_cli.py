@@ -93,7 +93,7 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
         assert started.exit_code == 0
     weighed = here("party", "check", "study.job", "north.csv", "--ledger", "north.ledger")
     assert weighed.exit_code == 0, weighed.output
-    assert "and that you have 90 records" in weighed.output
+    assert "and your number of records (90)" in weighed.output
     assert "Nothing was released." in weighed.output
     for name in files.sizes:
         answer = here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")
@@ -187,7 +187,7 @@ def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
         ("value", "study.job", "nothing.release"): "must be a file with a release",
         ("value", "north.csv"): "not a dpvalue file",
         ("value", "study.job", "--out", "."): "holds other files",
-        ("value", "study.job", "--out", "new"): "it takes two at least, got 0",
+        ("value", "study.job", "--out", "new"): "at least two parties must answer, got 0",
         ("verify", "."): "is not an output folder of dpvalue run",
     }  # fmt: skip
     for arguments, why in wrong.items():

@@ -325,7 +325,7 @@ name = "logistic"
         f'[[coordinators]]\nname = "a b"\nkey = "{key}"': "name must be a word",
         '[[coordinators]]\nname = "a"\nkey = "x"': "a public key must be",
         f'[[coordinators]]\nname = "a"\nkey = "{key}"\nepsilo = 1': "unknown option coordinators.epsilo",
-        2 * f'[[coordinators]]\nname = "a"\nkey = "{key}"\n': "a name of their own",
+        2 * f'[[coordinators]]\nname = "a"\nkey = "{key}"\n': "must have its own name",
         'unsigned = true\n[[models]]\nname = "x"\nfactory = "os:system"': "needs the digest of its model",
         "unsigned =": "cannot be read as TOML",
         f'unsigned = true\n[[coordinators]]\nname = "a"\nkey = "{key}"': "must not name coordinators and set unsigned",

@@ -204,8 +204,8 @@ def test_a_column_that_names_the_party_is_checked(folder: Path) -> None:
     charged = (*PUBLIC, "--ledger", "my.ledger", "--force")
     for given, found in (
         (["persons.csv"], "rows as parties"),
-        (["persons.csv", "--group", "ward"], "parties by 'ward'"),
-        (["dealt.csv", "--group", "team"], "parties by 'team'"),
+        (["persons.csv", "--group", "ward"], "them in 'ward'"),
+        (["dealt.csv", "--group", "team"], "them in 'team'"),
         (["0.csv", "1.csv"], "no party column"),
     ):
         done = here("run", *given, *charged)
