@@ -103,7 +103,7 @@ class Local:
         return max(1, min(fits, max(least, _CACHED_NUMBERS // numbers)))
 
     def free_bytes(self) -> int | None:
-        """Return the memory that is free on the device; None where it cannot be told."""
+        """Return the free memory of the device in bytes; None if it is unknown."""
         if self.torch_device.type == "cuda":
             return torch.cuda.mem_get_info(self.torch_device)[0]
         try:

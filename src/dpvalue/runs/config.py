@@ -170,7 +170,7 @@ def make_config(given: dict[str, Any]) -> RunConfig:
         _require_type(name, value, types[name])
     for name in ("train", "test", "target"):
         if not given.get(name) and not (name == "train" and given.get("sizes")):
-            hint = {"train": "the private file(s)", "test": "--test, the public file", "target": "--target, the label"}
+            hint = {"train": "the private files", "test": "--test, the public file", "target": "--target, the label"}
             raise DpvalueError(f"{name} must be given: {hint[name]}")
     ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
     return RunConfig(**ready)

@@ -202,7 +202,7 @@ class Plan:
 
     @property
     def epsilon_needed(self) -> float | None:
-        """The epsilon that the wanted AUC needs; None where none was asked for, or it cannot be told."""
+        """The epsilon that the target AUC needs; None without a target, or if it is unknown."""
         return None if self.wanted is None else self.wanted.epsilon
 
     @property
