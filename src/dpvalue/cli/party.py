@@ -41,7 +41,7 @@ def party_check(
         agent = make_agent(name, file, ledger, head, policy, None)
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
-        weighed = agent.weigh(content)
+        weighed = agent.assess(content)
         counted = "persons" if weighed.job.privacy.unit == "person" else "records"
         out.print(f"from: {weighed.asker}")
         often = "once" if weighed.job.rounds == 1 else f"{weighed.job.rounds} times"
@@ -93,7 +93,7 @@ def party_answer(
         write_whole(place, release)
         assert agent.ledger is not None
         out.print(f"written to {place}: {len(release):,} bytes, to send back", markup=False)
-        out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
+        out.print(f"spent so far: epsilon = {agent.ledger.spent_epsilon:.4g} of {agent.ledger.budget.epsilon:.4g}")
         out.print(f"head of the ledger, to keep elsewhere: {agent.ledger.head()}")
 
 
