@@ -217,7 +217,7 @@ def test_a_budget_that_cannot_work_is_spent_by_force_alone(folder: Path) -> None
     assert dpv.Ledger(folder / "my.ledger").entries() == []
     forced = dpvalue(*hopeless, "--force", cwd=folder)
     assert forced.returncode == 0, forced.stderr
-    assert dpv.Ledger(folder / "my.ledger").spent == pytest.approx(0.01, abs=1e-4)
+    assert dpv.Ledger(folder / "my.ledger").spent_epsilon == pytest.approx(0.01, abs=1e-4)
 
 
 def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:

@@ -387,7 +387,7 @@ def test_the_job_is_what_parties_answered(folder: Path, study: tuple[Files, dict
         forged = folder.parent / f"forged-{words[:5]}"
         for release in sorted((folder / "study" / "round-0").glob("*.release")):
             own = Release.from_bytes(release.read_bytes())
-            answer = replace(own, job=lie.digest, request=lie.first(own.units).digest)
+            answer = replace(own, job=lie.digest, request=lie.first_request(own.units).digest)
             (folder.parent / release.name).write_bytes(answer.to_bytes())
         value(files, forged, lie.to_bytes(), sorted(folder.parent.glob("*.release")))
         named(forged, "study/study.job, ", words)

@@ -77,7 +77,7 @@ class LabelCounts(Statistic):
     def width(self, directions: int) -> int:
         return self.classes
 
-    def asked(self, ground: StatisticContext) -> Ones:
+    def unit_numbers(self, context: StatisticContext) -> Ones:
         return Ones(self.classes)
 
 
@@ -209,7 +209,7 @@ def test_parties_at_home_answer_it_and_are_charged(tmp_path: Path) -> None:
         own = TRAIN[0][site == SITES], TRAIN[1][site == SITES]
         kept = ledger if site == 0 else None
         releases.append(dpv.Party(str(site), *own, ledger=kept, engine=ENGINE).answer(job))
-    assert ledger.spent == pytest.approx(2.0, rel=1e-3)
+    assert ledger.spent_epsilon == pytest.approx(2.0, rel=1e-3)
     result = combine(job, releases).value(TEST, progress=False, engine=ENGINE)
     assert result.table.method.name == "label-counts"
     assert np.isfinite(result.values["shapley"]).all()

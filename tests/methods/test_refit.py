@@ -21,7 +21,7 @@ from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import Refitting
 from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
-from dpvalue.models.derived import BESIDES
+from dpvalue.models.derived import EXTRA_NUMBERS
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.party.people import lone_gradients, lone_inputs
@@ -204,7 +204,7 @@ def test_learning_curves_are_those_of_retraining(task: str) -> None:
 def test_a_description_is_what_it_says(task: str) -> None:
     """The gradient along each vector by autograd, 1, and the squared residual; the same for rows on their own."""
     model, public, surrogate = surrogate_of(task)
-    rows, described = Rows.of(model, public), surrogate.described(model, torch.zeros(1, dtype=torch.float64))
+    rows, described = Rows.of(model, public), surrogate.describe(model, torch.zeros(1, dtype=torch.float64))
     weights = surrogate.weights()
     x, y = described.inputs(public.x), described.targets(public.y)
     each = torch.func.jacrev(lambda at: rows.losses(rows.outputs(at)))(surrogate.origin)
@@ -219,9 +219,11 @@ def test_a_description_is_what_it_says(task: str) -> None:
         alone = lone_gradients(described, own.expand(len(x), -1), lone_inputs(described, public.x), y)
         torch.testing.assert_close(alone, full * own)
     assert (off > 0).all()
-    assert surrogate.size == described.size == full.shape[1] == len(surrogate.vectors) + BESIDES
-    assert (weights[:, -BESIDES:] > 0).all()
-    assert [int((own != 0).sum()) for own in weights] == [surrogate.window(party).count + BESIDES for party in range(3)]
+    assert surrogate.size == described.size == full.shape[1] == len(surrogate.vectors) + EXTRA_NUMBERS
+    assert (weights[:, -EXTRA_NUMBERS:] > 0).all()
+    assert [int((own != 0).sum()) for own in weights] == [
+        surrogate.window(party).count + EXTRA_NUMBERS for party in range(3)
+    ]
 
 
 def test_directions_are_whitened_and_lift_takes_them_back() -> None:
@@ -249,9 +251,9 @@ def contributed(ready: PreparedRun, given: dict[str, Any], weights: torch.Tensor
     """What three parties contribute, before noise."""
     choice, settings = ready.choice, ready.at.settings
     behind = PrivacyBoundary(choice.asked, choice.mechanism, ready.encoding, settings.privacy, torch.float64, False)
-    contributions: Contributions = behind.put(dpv.Parties(**given), ENGINE)
+    contributions: Contributions = behind.enclose(dpv.Parties(**given), ENGINE)
     points = choice.points if weights is None else weights
-    return contributions.along(points, choice.shares, torch.arange(3))
+    return contributions.mean_gradients(points, choice.shares, torch.arange(3))
 
 
 @pytest.mark.parametrize("unit", ["record", "person", "party"])

@@ -16,7 +16,7 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.games.solving import Game
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
-from dpvalue.models import Linear, Model, Score, SubspaceModel, build_model, projected, row_losses
+from dpvalue.models import Linear, Model, Score, SubspaceModel, build_model, project_model, row_losses
 from dpvalue.models.build import ridge
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.rehearsal import Option, prefer
@@ -68,7 +68,7 @@ def lines() -> dict[str, tuple[SubspaceModel, int]]:
     made = {}
     for name, (model, outputs) in models.items():
         direction = nn.functional.normalize(torch.randn(1, model.size, dtype=torch.float64))
-        made[name] = projected(model, torch.randn(model.size, dtype=torch.float64), direction), outputs
+        made[name] = project_model(model, torch.randn(model.size, dtype=torch.float64), direction), outputs
     return made
 
 
@@ -217,7 +217,7 @@ def test_a_row_that_cannot_be_read_scores_nothing_and_an_endless_loss_the_least(
     )
     mechanism = Mechanism(2.0, 1.0, "party", "zero_out", scale=Scale(-1.0, -1.0))
     contributions = Contributions(Score(line), rows, mechanism, ENGINE)
-    found = contributions.along(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1), torch.arange(4))[:, 0]
+    found = contributions.mean_gradients(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1), torch.arange(4))[:, 0]
     assert found[1] == found[3] == 0
     assert float(found[2]) == pytest.approx(-2.0)
     assert bool((found.abs() <= 2.0).all())
@@ -239,7 +239,7 @@ def test_one_unit_moves_a_released_score_by_no_more_than_the_sensitivity(unit: s
     for run in runs:
         grid = run.contributions.grid()
         assert grid is not None
-        clipped = run.contributions.along(run.choice.points, run.choice.shares, torch.arange(3), grid)
+        clipped = run.contributions.mean_gradients(run.choice.points, run.choice.shares, torch.arange(3), grid)
         units = run.contributions.units if unit != "party" else torch.ones(3)
         released.append(clipped[:, 0] * grid.step / units)
         bound = run.choice.mechanism.sensitivity(run.contributions.units)

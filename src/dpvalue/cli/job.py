@@ -119,7 +119,7 @@ def job_show(path: Annotated[Path, argument()]) -> None:
         from dpvalue.protocol.archive import read_bytes
         from dpvalue.protocol.job import Job
 
-        found, seal = Job.opened(read_bytes(path, "a job"), str(path))
+        found, seal = Job.open_sealed(read_bytes(path, "a job"), str(path))
         _show(found, None if seal is None else seal.by)
 
 

@@ -137,7 +137,9 @@ def _releases(
     rows = PublicRows.by_party(x, y, sizes, like.dtype, like.device)
     mechanism = Mechanism(1.0, 0.0, "party" if made.whole else "record", "zero_out")
     contributions = Contributions(surrogate.described(model, like), rows, mechanism, engine)
-    clipped = contributions.along(like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)).cpu()
+    clipped = contributions.mean_gradients(
+        like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)
+    ).cpu()
     drawn = generator.standard_normal(tuple(clipped.shape))
     return clipped + torch.from_numpy(made.noise[:, None] * drawn)
 

@@ -20,7 +20,7 @@ from dpvalue.methods.base import Choice, Method, expected_auc, projection_header
 from dpvalue.methods.few import FewGame, LineGame
 from dpvalue.methods.scores import Scores, zero_of_scores
 from dpvalue.methods.sums import TableGame
-from dpvalue.models import Model, projected
+from dpvalue.models import Model, project_model
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner, rate_on_line
 from dpvalue.planning.rehearsal import Rehearsal, prefer
@@ -71,7 +71,7 @@ class Steps(Method):
         if projection is not None:
             rows = model.inputs(at.public.x), model.targets(at.public.y)
             basis = make_basis(projection, model, initial, *rows, settings.seed)
-            model = projected(model, basis.origin, basis.vectors)
+            model = project_model(model, basis.origin, basis.vectors)
             initial = model.initial(settings.seed)
         is_score = projection is not None and projection.is_score
         asked = settings.resolved_schedule

@@ -28,7 +28,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.methods.fits import Rows, fit
 from dpvalue.methods.windows import DEFECTS, DISTANCE, PRESENCE, WINDOW_ROWS, Window, packed_windows, unpacked_windows
 from dpvalue.models import Linear
-from dpvalue.models.derived import BESIDES, DescriptionModel
+from dpvalue.models.derived import EXTRA_NUMBERS, DescriptionModel
 from dpvalue.privacy.clipping import FLAT
 from dpvalue.streams import Purpose, stream
 
@@ -76,7 +76,7 @@ class Surrogate:
     @property
     def size(self) -> int:
         """How many numbers a description has."""
-        return len(self.vectors) + BESIDES
+        return len(self.vectors) + EXTRA_NUMBERS
 
     def rounded(self, dtype: torch.dtype) -> Surrogate:
         """Return it with origin and directions as rows are asked through them, and as files hold them."""
@@ -114,7 +114,7 @@ class Surrogate:
             "clean": (size,),
             "noise": (size,),
             "numbers": (2,),
-            "windows": (max(used, 1), WINDOW_ROWS, directions + BESIDES),
+            "windows": (max(used, 1), WINDOW_ROWS, directions + EXTRA_NUMBERS),
         }
         for name, shape in shapes.items():
             if name not in parts or parts[name].shape != shape or parts[name].dtype != torch.float64:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.fits import Rows
-from dpvalue.models.derived import BESIDES
+from dpvalue.models.derived import EXTRA_NUMBERS
 
 _LEAST_SPREAD = 1e-9  # of labels that are all the same
 Drawn = tuple[Rows, Tensor]
@@ -104,7 +104,7 @@ class Window:
 
     def weights(self, directions: int) -> Tensor:
         """Return what each number of a description is multiplied by before it is clipped to 1 (directions + 2,)."""
-        weights = torch.zeros(directions + BESIDES, dtype=torch.float64)
+        weights = torch.zeros(directions + EXTRA_NUMBERS, dtype=torch.float64)
         weights[: self.count] = self.profile
         weights[-2], weights[-1] = PRESENCE * self.scale, DISTANCE * self.scale
         return weights / self.norm
@@ -128,7 +128,7 @@ def unpacked_windows(stored: Tensor, directions: int) -> tuple[Window, ...]:
         count = int(first[0])
         if count != float(first[0]) or not 1 <= count <= directions or not bool((first[1:3] > 0).all()):
             raise DpvalueError("the tensor 'method.windows' holds no windows")
-        numbers = count + BESIDES
+        numbers = count + EXTRA_NUMBERS
         if bool((planted[:count] < 0).any()) or bool((spread[:numbers] < 0).any()):
             raise DpvalueError("the tensor 'method.windows' must have no negative variances")
         if not bool((profile[:count] > 0).all()):

@@ -65,7 +65,7 @@ class PublicTuner(PublicFacts):
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PublicRows, mechanism: Mechanism) -> Contributions:
-        return Contributions(self.model, parties, mechanism.of_public_rows(), self.engine)
+        return Contributions(self.model, parties, mechanism.for_public_rows(), self.engine)
 
     def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PublicRows:
         """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
@@ -85,7 +85,7 @@ class PublicTuner(PublicFacts):
         std = float(self._release_std(contributions.mechanism))
         for number in range(contributions.n):
             party = torch.full((len(RATES),), number, device=theta.device)
-            step = contributions.at(theta, party).to(theta.dtype)
+            step = contributions.gradients_at(theta, party).to(theta.dtype)
             if std:
                 step = step + std * self._noise(generator, 1)
             theta = theta - rates * step
@@ -102,7 +102,7 @@ class PublicTuner(PublicFacts):
         parties = torch.arange(contributions.n, device=self.initial.device)
         std = float(self._release_std(contributions.mechanism)) / releases**0.5
         noise = self._noise(generator, 1) * (std * n**0.5)
-        first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
+        first = contributions.gradients_at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
         mean = first.expand(len(RATES), -1)
         if releases > 1:
             sampled = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
@@ -111,7 +111,9 @@ class PublicTuner(PublicFacts):
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
                 for total, few in zip(along.split(together), points.split(together), strict=True):
-                    gradients = contributions.at(few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few)))
+                    gradients = contributions.gradients_at(
+                        few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few))
+                    )
                     total += gradients.unflatten(0, (len(few), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
             mean = (first + (releases - 1) * along) / releases
         moved: Tensor = self.initial - rates * (n * mean + noise)
@@ -151,7 +153,7 @@ def rate_on_line(
     rows = public.stand_ins(evenly, np.ones(count, dtype=np.int64), initial)
     alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(count, device=initial.device)
-    step = float(mechanism.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
+    step = float(mechanism.scale.read(alone.mean_gradients(basis.points, basis.shares, everyone)).mean())
     std = mixed * mechanism.scale.gain * float(mechanism.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
     reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
     return best / reach if reach > 0 else 1.0

@@ -16,7 +16,7 @@ from dpvalue.planning.folds import Fold
 from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism, make_mechanism
 
 CAN_WORK, CANNOT_WORK = 0.5, 0.3
@@ -247,7 +247,7 @@ def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Me
     schedule, permutations = settings.resolved_schedule, settings.permutations
     possible = []
     for law in privacy.laws:
-        if not law_named(law).scalar:
+        if not find_law(law).scalar:
             noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
             possible.append(make_mechanism(privacy, 1.0, noise, law=law))

@@ -28,10 +28,10 @@ from dpvalue.games.semivalues import semivalues
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame
 from dpvalue.methods.base import Choice
 from dpvalue.methods.few import MANY
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.planning.situation import Situation
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import silent
 from dpvalue.protocol.messages import AtPoints
@@ -120,7 +120,7 @@ class _Trial:
 
     def __init__(self, at: Situation, choice: Choice) -> None:
         self._at, self._choice, self._engine = at, choice, at.settings.engine
-        self._mechanism = choice.mechanism.of_public_rows()
+        self._mechanism = choice.mechanism.for_public_rows()
         self._generator = stream(at.settings.seed, Purpose.TUNING)
         self._noise = noise_source(at.settings.noise, at.settings.seed)
 
@@ -148,7 +148,7 @@ class _Trial:
         """Return the seconds that the releases of all parties take, made in rounds."""
         contributions, times = self._contributions(_STAND_INS)
         rounds, probes = self._choice.schedule.shape(self._at.settings.permutations)
-        answering = Answering(contributions, self._noise, np.arange(contributions.n), self._choice.initial)
+        answering = Responder(contributions, self._noise, np.arange(contributions.n), self._choice.initial)
         asking = Rounds(
             walker=self._walker(contributions.n),
             parties=contributions.n,
@@ -215,7 +215,7 @@ class _Trial:
         each = (walked * self._at.n / few + added) / LEAST_WALKS
         # The largest error is that of the largest row; of more rows with noise it is larger, as the logarithm of their
         # number (Laplace), or as its root.
-        tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.mechanism.law).pure else 1)
+        tail = (math.log(self._at.n) / math.log(few)) ** (2 if find_law(self._choice.mechanism.law).pure else 1)
         needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
         return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS))), most
 
@@ -226,12 +226,12 @@ class _Trial:
         rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
         mechanism = self._mechanism
         contributions = Contributions(choice.asked, rows, mechanism, self._engine)
-        clipped = contributions.along(
+        clipped = contributions.mean_gradients(
             choice.points_for(count), choice.shares, torch.arange(count, device=rows.x.device)
         )
         mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
         scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
-        drawn = law_named(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
+        drawn = find_law(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
         noise = torch.from_numpy(scale * drawn).to(clipped)
         return mechanism.scale.read(clipped + noise).to(choice.initial)
 

@@ -95,7 +95,7 @@ def _planned(plan: Plan) -> PlanRecord:
 
 def _charged(path: str) -> LedgerState:
     ledger = Ledger(path)
-    return LedgerState(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
+    return LedgerState(ledger.spent_epsilon, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
 
 
 def _points(curve: Curve) -> CurveRecord:

@@ -25,7 +25,7 @@ from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
@@ -319,8 +319,8 @@ def _stand_ins(prepared: PreparedRun) -> Learning:
     sizes = at.units if mechanism.per_unit else at.sizes
     rows = public.stand_ins(generator.choice(one, int(sizes.sum())), sizes, initial)
     noise = noise_source("fast", int(generator.integers(2**31)))
-    answering = Answering(
-        Contributions(choice.asked, rows, mechanism.of_public_rows(), engine), noise, np.arange(at.n), initial
+    answering = Responder(
+        Contributions(choice.asked, rows, mechanism.for_public_rows(), engine), noise, np.arange(at.n), initial
     )
     judges = torch.from_numpy(other).to(public.x.device)
 

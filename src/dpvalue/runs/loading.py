@@ -34,12 +34,12 @@ from dpvalue.stored import (
     WHOLE,
     Check,
     build,
-    each,
+    choice_of,
     fields,
     is_whole,
-    maybe,
+    list_of,
     must_be,
-    one_of,
+    optional,
     read,
 )
 from dpvalue.values.result import Result
@@ -100,9 +100,11 @@ def _describes(kind: Callable[..., object]) -> Check:
 
 
 _TABLE = fields(
-    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1),
+    names=list_of(
+        must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1
+    ),
     guarantee=check_guarantee,
-    expected_auc=maybe(NUMBER),
+    expected_auc=optional(NUMBER),
     learning_rate=POSITIVE,
     model=TEXT,
     digest=TEXT,
@@ -114,10 +116,10 @@ _TABLE = fields(
 )
 
 _RESULT = fields(
-    semivalues=each(TEXT, least=1),
+    semivalues=list_of(TEXT, least=1),
     walks=WHOLE,
-    converged=maybe(FLAG),
-    engine=fields(dtype=one_of(("float32", "float64"))),
+    converged=optional(FLAG),
+    engine=fields(dtype=choice_of(("float32", "float64"))),
 )
 
 

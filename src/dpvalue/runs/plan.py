@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dpvalue.arrays import Ints
-from dpvalue.data.parties import counts_of
+from dpvalue.data.parties import public_counts
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.display import counted
@@ -27,7 +27,7 @@ from dpvalue.planning.situation import CANNOT_WORK as CANNOT_AGREE
 from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs, stated_costs, timed_costs
 from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, TargetAUC
@@ -84,7 +84,7 @@ def plan(
     if parameters is not None:
         require_count("parameters", parameters)
     public = None if utility is None else as_utility(utility, *labels)
-    sizes, units = counts_of(parties, privacy, records, *labels, public)
+    sizes, units = public_counts(parties, privacy, records, *labels, public)
     if public is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
     # Who hands over parties has opened their data: from then on nothing is measured.
@@ -139,7 +139,7 @@ def _without_data(
     width = None if is_open or method.one_release else parameters
     if fixed is not None:
         width = fixed.m
-    elif spent is not None and law_named(spent.law).scalar:
+    elif spent is not None and find_law(spent.law).scalar:
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
@@ -244,8 +244,8 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
-        count = 1 if law_named(law).scalar else releases
-        if not law_named(law).scalar or (one_release and not many and settings.game != "refit"):
+        count = 1 if find_law(law).scalar else releases
+        if not find_law(law).scalar or (one_release and not many and settings.game != "refit"):
             possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return possible
 

@@ -25,13 +25,13 @@ from dpvalue.methods.base import Choice
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import build_model
-from dpvalue.party.contributions import Answering, Contributions, Witness, no_witness
+from dpvalue.party.contributions import Contributions, Responder, Witness, no_witness
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 from dpvalue.privacy.checkpoint import Checkpoint
-from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.guarantees import Guarantee, warn_of_large_delta
 from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import NoiseSource, noise_source
@@ -117,9 +117,9 @@ class Run:
         return Evaluator(self.public, self.choice.walked, self.settings.engine)
 
     @property
-    def answering(self) -> Answering:
+    def answering(self) -> Responder:
         """All parties in this process, ready to answer together."""
-        return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
+        return Responder(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
     def ask(self, number: int, after: Tensor, asked: Query) -> Tensor:
         """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
@@ -148,7 +148,7 @@ class Run:
         privacy = self.settings.privacy
         assert privacy is not None
         if isinstance(keeper, Ledger):
-            keeper.require_for(self.holding, privacy)
+            keeper.require_holding(self.holding, privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
         charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
         return replace(self, charging=charged)
@@ -165,7 +165,7 @@ class Run:
     @property
     def spent(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
-        returned = {} if self.charging is None else self.charging.keeper.returned
+        returned = {} if self.charging is None else self.charging.keeper.repeat_dates
         spent, day = self.choice.spent, min(returned.values(), default="")[:10]
         return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
 
@@ -211,7 +211,7 @@ class PreparedRun:
         privacy, engine = settings.privacy, settings.engine
         is_secure = privacy is not None and settings.noise == "secure"
         behind = PrivacyBoundary(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
-        contributions = behind.put(parties, engine)
+        contributions = behind.enclose(parties, engine)
         run = Run(
             settings=settings,
             choice=choice,
@@ -245,7 +245,7 @@ def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
 def announce(prepared: PreparedRun) -> None:
     """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
     choice, at = prepared.choice, prepared.at
-    warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+    warn_of_large_delta(choice.spent, int(at.units.sum()))
     at.settings.engine.require_room(at.n, choice.model.size)
     if not at.public.metric.by_name:
         Evaluator(at.public, at.model, at.settings.engine)(at.initial[None])  # one that fails has cost nothing

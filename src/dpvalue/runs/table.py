@@ -20,7 +20,7 @@ from dpvalue.games.estimates import warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.games.solving import ReleaseGame, estimate_values
 from dpvalue.methods.base import Method
-from dpvalue.models import Model, ModelFactory, build_model, projected
+from dpvalue.models import Model, ModelFactory, build_model, project_model
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.progress import Progress, reporting
 from dpvalue.protocol.archive import Archive, Parts
@@ -189,7 +189,7 @@ class Table:
         model = self.whole_model(engine)
         initial = self.initial.to(engine.torch_device, engine.torch_dtype)
         if self.basis is not None:
-            model = projected(model, initial, self.basis.to(initial))
+            model = project_model(model, initial, self.basis.to(initial))
             initial = model.initial(0)
         return Walker(model, initial, self.learning_rate, engine)
 
