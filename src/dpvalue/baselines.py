@@ -97,9 +97,9 @@ def public_loss(
     with asked.engine.threading(), reporting(progress=False) as tell:
         at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
         choice = choose(at)
-        warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+        warn_if_delta_is_large(choice.guarantee, int(at.units.sum()))
         run = PreparedRun(at, encoding, choice, public).run(private)
         if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
             run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
-    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.guarantee, choice.expected_auc)

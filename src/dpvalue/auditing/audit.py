@@ -103,7 +103,7 @@ def audit(
 
 def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> Audit:
     run = worlds.present
-    spent, choice = run.choice.spent, run.choice
+    spent, choice = run.choice.guarantee, run.choice
     assert spent.delta is not None
     attacker = _Attacker(worlds)
     with_, without = [], []
@@ -140,7 +140,7 @@ class _Attacker:
 
     def __init__(self, worlds: Worlds) -> None:
         run = worlds.present
-        self._law, self._seed, self._kind = law_named(run.choice.spent.law), run.settings.seed, run.settings.noise
+        self._law, self._seed, self._kind = law_named(run.choice.guarantee.law), run.settings.seed, run.settings.noise
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.mechanism.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
@@ -203,7 +203,7 @@ def _moved(worlds: Worlds) -> float:
     run = worlds.one_canary
     sensitivity = run.choice.mechanism.scale.gain * run.choice.mechanism.sensitivity(run.contributions.units.cpu())
     apart = torch.linalg.vector_norm(_before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1).cpu()
-    moved = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
+    moved = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.guarantee.parties_per_person)
     return moved if isfinite(moved) else inf  # what is not a number is told apart from every number
 
 

@@ -144,7 +144,7 @@ def membership_attack(
         for trial in range(trials):
             aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
             tell("attacking", trial + 1, trials)
-    spent = attacked.prepared.choice.spent
+    spent = attacked.prepared.choice.guarantee
     return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
 
 
@@ -168,7 +168,7 @@ class _AttackTarget:
 
 def _trial(attacked: _AttackTarget, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
     """One set of targets, shadow sets and members; the AUROC of the attack."""
-    seed = attacked.prepared.at.settings.seed
+    seed = attacked.prepared.situation.settings.seed
     generator = stream(seed, Purpose.ATTACK, trial)
     order = generator.permutation(len(attacked.X))
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]

@@ -92,7 +92,7 @@ class Valuation:
     @property
     def utility(self) -> str:
         """What judged, in words."""
-        if self.game == Scores.words:
+        if self.game == Scores.summary:
             return "none, as scores are valued by their sum, whatever the metric"
         return f"{self.metric}, on {self.public_rows} public rows"
 

@@ -254,8 +254,8 @@ class Plan:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
         inside = "" if unit == "party" else f" of {sizes.units} {unit}s each"
         lines = [f"{sizes.parties} parties{inside}; {self._releases()}"]
-        if self.prepared is not None and self.prepared.choice.lacking:
-            lines.append(f"steps, as the refit game {self.prepared.choice.lacking}")
+        if self.prepared is not None and self.prepared.choice.no_refit_reason:
+            lines.append(f"steps, as the refit game {self.prepared.choice.no_refit_reason}")
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed epsilon = {self.privacy.epsilon:.4g} (poisson); what is really spent:")
         lines.append(
@@ -318,7 +318,7 @@ class Plan:
     @property
     def _judged(self) -> str:
         """By what the rehearsal judges models, where values are by something else."""
-        is_loss = self.prepared is None or self.prepared.at.public.metric.of_loss is not None
+        is_loss = self.prepared is None or self.prepared.situation.public.metric.of_loss is not None
         return "" if is_loss else " (by the loss)"
 
     def _releases(self) -> str:
