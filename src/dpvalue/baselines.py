@@ -97,9 +97,9 @@ def public_loss(
     with chosen.engine.threading(), reporting(progress=False) as tell:
         at, encoding = open_setting(public, chosen, *private.counts(chosen.privacy))
         choice = choose(at)
-        warn_of_large_delta(choice.spent, int(at.units.sum()))
+        warn_of_large_delta(choice.guarantee, int(at.units.sum()))
         run = PreparedRun(at, encoding, choice, public).run(private)
         if chosen.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
             run = replace(run, noise=noise_source(chosen.noise, chosen.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
-    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.guarantee, choice.expected_auc)

@@ -129,13 +129,13 @@ def test_without_privacy_values_are_losses_below_those_of_public_rows(tmp_path: 
     for kind in KINDS:
         np.testing.assert_allclose(result.values[kind], values, atol=1e-12)
     said = "released a score: what is valued is the sum of scores, an additive game"
-    assert result.table.method.words == said
+    assert result.table.method.summary == said
     assert "sum of scores" in repr(result)
     assert "sum of scores" in repr(result.table)
     result.save(tmp_path / "file")
     again = dpv.load(tmp_path / "file")
     assert isinstance(again, dpv.Result)
-    assert again.table.method.words == said
+    assert again.table.method.summary == said
     np.testing.assert_array_equal(again.revalue(public, semivalues="banzhaf").values["banzhaf"], values)
 
 
@@ -168,19 +168,19 @@ def test_it_is_chosen_for_rows_of_a_regression_alone() -> None:
     rows = chosen(dpv.Parties(*private), public, model="linear")
     assert rows.projection == SCORE
     assert rows.method.statistic == Loss()
-    assert rows.expected.far_off > 0.9 > rows.expected_auc
+    assert rows.expectation.far_off > 0.9 > rows.expected_auc
     for unit in ("party", "record"):
         sites = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit, game="steps")
         assert sites.projection != SCORE
         assert sites.method.statistic == Gradient()
-        assert sites.expected.far_off is None
+        assert sites.expectation.far_off is None
         refits = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit)
         assert refits.projection.source == "refit"
         assert refits.method.statistic == Description(refits.method.surrogate.distance)
     train, test, _ = flipped_breast_cancer(200)
     labelled = chosen(dpv.Parties(*train), test)
     assert labelled.projection is None or not labelled.projection.is_score
-    assert labelled.expected.far_off is None
+    assert labelled.expectation.far_off is None
 
 
 def test_a_score_is_taken_only_where_it_finds_more() -> None:

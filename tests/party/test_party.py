@@ -76,10 +76,10 @@ def by_messages(ready: PreparedRun, parties: dict[str, dpv.Party]) -> torch.Tens
 
         return carried
 
-    choice, settings = ready.choice, ready.at.settings
+    choice, settings = ready.choice, ready.situation.settings
     count, probes = choice.schedule.shape(settings.permutations)
     rounds = Rounds(
-        walker=Walker(choice.walked, choice.initial, choice.learning_rate, ENGINE),
+        walker=Walker(choice.walk_model, choice.initial, choice.learning_rate, ENGINE),
         parties=len(names),
         seed=settings.seed,
         rounds=count,

@@ -75,7 +75,9 @@ def test_what_is_skipped_would_not_have_been_preferred(
 ) -> None:
     _, public = classification(90, classes=2, features=features)
     settings = Settings(privacy=dpv.Privacy(epsilon))
-    at: Situation = prepare(dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)).at
+    at: Situation = prepare(
+        dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)
+    ).situation
     assert settings.privacy is not None
     few = options(at, settings.privacy, at.rehearsal())
     monkeypatch.setattr(rehearsal_module, "can_win", lambda *given: True)

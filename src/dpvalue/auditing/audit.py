@@ -103,7 +103,7 @@ def audit(
 
 def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> Audit:
     run = worlds.present
-    guarantee, choice = run.choice.spent, run.choice
+    guarantee, choice = run.choice.guarantee, run.choice
     assert guarantee.delta is not None
     attacker = _Attacker(worlds)
     with_, without = [], []
@@ -140,7 +140,7 @@ class _Attacker:
 
     def __init__(self, worlds: Worlds) -> None:
         run = worlds.present
-        self._law, self._seed, self._kind = find_law(run.choice.spent.law), run.settings.seed, run.settings.noise
+        self._law, self._seed, self._kind = find_law(run.choice.guarantee.law), run.settings.seed, run.settings.noise
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.mechanism.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
@@ -205,7 +205,7 @@ def _sensitivity_ratio(worlds: Worlds) -> float:
     distances = torch.linalg.vector_norm(
         _before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1
     ).cpu()
-    ratio = float(torch.linalg.vector_norm(distances / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
+    ratio = float(torch.linalg.vector_norm(distances / sensitivity)) / sqrt(run.choice.guarantee.parties_per_person)
     return ratio if isfinite(ratio) else inf  # what is not a number is told apart from every number
 
 

@@ -177,13 +177,13 @@ def _label_array(labels: Any) -> Array:
 
 def _farthest(prepared: PreparedRun, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
     """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
-    choice, engine = prepared.choice, prepared.at.settings.engine
+    choice, engine = prepared.choice, prepared.situation.settings.engine
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))
     parties = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
-    device, privacy = engine.torch_device, prepared.at.settings.privacy
+    device, privacy = engine.torch_device, prepared.situation.settings.privacy
     rows: PrivateRows = parties.encode(prepared.encoding, engine.torch_dtype, device, privacy)
-    contributions = Contributions(choice.asked, rows, choice.mechanism, engine)
+    contributions = Contributions(choice.unit_numbers, rows, choice.mechanism, engine)
     everyone = torch.from_numpy(each).to(device)
     gradients = contributions.mean_gradients(choice.points_for(len(each)), choice.shares, everyone).to(torch.float64)
     lengths = gradients.square().sum(-1)

@@ -144,7 +144,7 @@ def membership_attack(
         for trial in range(trials):
             aurocs.append(_trial(target, members, shadow_rows, shadows, trial))
             tell("attacking", trial + 1, trials)
-    spent = target.prepared.choice.spent
+    spent = target.prepared.choice.guarantee
     return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
 
 
@@ -168,7 +168,7 @@ class _AttackTarget:
 
 def _trial(target: _AttackTarget, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
     """One set of targets, shadow sets and members; the AUROC of the attack."""
-    seed = target.prepared.at.settings.seed
+    seed = target.prepared.situation.settings.seed
     generator = stream(seed, Purpose.ATTACK, trial)
     order = generator.permutation(len(target.X))
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]

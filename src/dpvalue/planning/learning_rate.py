@@ -130,7 +130,7 @@ _MOST_LINE_ROWS = 256
 
 
 def rate_on_line(
-    at: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
+    situation: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
 ) -> float:
     """Return the rate at which all parties together move the model to where most of what the line offers is reached.
 
@@ -138,7 +138,7 @@ def rate_on_line(
     like public rows and their noise adds up to three standard deviations: a walk past the best point would turn the
     signs of late marginals, and far out, where the loss is flat, marginals would vanish.
     """
-    public, engine = at.public, at.settings.engine
+    public, engine = situation.public, situation.settings.engine
     unit = _unit_of_length(model, initial, basis, public)
     lengths = torch.tensor([unit * distance for distance in _DISTANCES], dtype=initial.dtype, device=initial.device)
     evaluate = Evaluator(replace(public, metric=LOSS, l2=0.0), model, engine)
@@ -154,8 +154,12 @@ def rate_on_line(
     alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(count, device=initial.device)
     step = float(mechanism.scale.read(alone.mean_gradients(basis.points, basis.shares, everyone)).mean())
-    std = mixed * mechanism.scale.gain * float(mechanism.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
-    reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
+    std = (
+        mixed
+        * mechanism.scale.gain
+        * float(mechanism.noise_std(torch.from_numpy(situation.units)).square().mean().sqrt())
+    )
+    reach = situation.n * max(step, 0.0) + 3 * std * situation.n**0.5
     return best / reach if reach > 0 else 1.0
 
 

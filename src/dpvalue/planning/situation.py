@@ -208,14 +208,14 @@ class Situation:
         return Rehearsal(self.model, self.initial, self.public, self.sizes, self.units, engine, seed)
 
 
-def expected_at(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
+def expected_at(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
     """Return what is expected of the best way to release at a budget."""
-    return expect(rehearsal, prefer(options(at, privacy, rehearsal), at.model.size)[1])
+    return expect(rehearsal, prefer(options(situation, privacy, rehearsal), situation.model.size)[1])
 
 
-def options(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
+def options(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
     """Return the ways to release at a budget that the settings leave open."""
-    settings = at.settings
+    settings = situation.settings
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     fixed = settings.fixed_projection
@@ -227,7 +227,7 @@ def options(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Optio
         candidates, rule = [None], rule or "flat"
     else:
         candidates = [*rehearsal.lengths(fixed)]
-    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule, given)
+    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, situation.n), clip, rule, given)
     if not possible:
         raise no_laplace(settings, privacy)
     return possible

@@ -91,7 +91,7 @@ class Valuation:
     @property
     def utility(self) -> str:
         """The metric and the public rows, as text."""
-        if self.game == Scores.words:
+        if self.game == Scores.summary:
             return "none (scores are valued by their sum, whatever the metric)"
         return f"{self.metric}, on {self.public_rows} public rows"
 

@@ -77,7 +77,7 @@ def valued_record(
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
-    verdict, game = result.verdict(pay).sentences, result.table.method.words
+    verdict, game = result.verdict(pay).sentences, result.table.method.summary
     metric = as_metric(result.utility.metric).title
     return replace(
         record,

@@ -56,7 +56,7 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> Method:
     width = len(initial) if basis is None else len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
     stored = header["method"]
     payload = {name.removeprefix(METHOD): part for name, part in tensors.items() if name.startswith(METHOD)}
-    method = method_named(stored["name"]).of_parts(stored, payload, initial, basis)
+    method = method_named(stored["name"]).from_parts(stored, payload, initial, basis)
     _tensor(tensors, "rows", _FLOATS, (n, method.statistic.width(width)))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():

@@ -162,40 +162,42 @@ def _without_data(
 
 
 def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None, timed: bool) -> Plan:
-    at, encoding = open_setting(utility, settings, sizes, units)
+    situation, encoding = open_setting(utility, settings, sizes, units)
     privacy = settings.privacy
     assert privacy is not None
     began = time.perf_counter() if timed else 0.0
-    method = method_of(at)
+    method = method_of(situation)
     method.require_budget(privacy, auc)
-    rehearsal = None if method.one_release else at.rehearsal()
-    choice = choose(at, rehearsal)
-    expected = choice.method.expected(at, choice, rehearsal)
-    taken = timed_costs(at, choice, time.perf_counter() - began) if timed else stated_costs(at, choice)
-    spent = choice.spent
+    rehearsal = None if method.one_release else situation.rehearsal()
+    choice = choose(situation, rehearsal)
+    expected = choice.method.expectation(situation, choice, rehearsal)
+    taken = timed_costs(situation, choice, time.perf_counter() - began) if timed else stated_costs(situation, choice)
+    spent = choice.guarantee
     assert spent.epsilon is not None
     assert spent.noise_multiplier is not None
-    both = _mechanisms(at.settings, privacy, choice.releases, at.n)
-    weights = choice.schedule.table_weights(at.settings.permutations)
+    both = _mechanisms(situation.settings, privacy, choice.releases, situation.n)
+    weights = choice.schedule.table_weights(situation.settings.permutations)
     made = Plan(
         privacy=privacy,
-        sizes=_typical(at.sizes, at.units),
+        sizes=_typical(situation.sizes, situation.units),
         schedule=choice.schedule,
         spent=spent,
         table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
         limits=_limits(privacy, spent.epsilon, both),
         projection=choice.projection,
         expected=expected,
-        wanted=None if auc is None or rehearsal is None else TargetAUC(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        wanted=None
+        if auc is None or rehearsal is None
+        else TargetAUC(auc, _epsilon_for(situation, privacy, rehearsal, auc)),
         costs=taken,
-        prepared=PreparedRun(at, encoding, choice, utility),
+        prepared=PreparedRun(situation, encoding, choice, utility),
     )
     works_at = other_unit = None
     if made.cannot_work and rehearsal is not None:
-        works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
-        if privacy.unit == "party" and np.median(at.sizes) > 1:
+        works_at = _epsilon_for(situation, privacy, rehearsal, 0.75)
+        if privacy.unit == "party" and np.median(situation.sizes) > 1:
             record = replace(privacy, unit="record")
-            inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
+            inner = replace(situation, units=situation.sizes, settings=replace(situation.settings, privacy=record))
             other_unit = expected_at(inner, record, inner.rehearsal()).auc
     return replace(made, advice=advice(made, works_at, other_unit))
 
@@ -263,12 +265,12 @@ def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None])
     )
 
 
-def _epsilon_for(at: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
+def _epsilon_for(situation: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
     """The smallest epsilon, to 2%, at which the best way to release is expected to have this AUC."""
 
     def reaches(epsilon: float) -> bool:
         budget = replace(privacy, epsilon=epsilon, accounting="composition")
-        return expected_at(at, budget, rehearsal).auc >= wanted
+        return expected_at(situation, budget, rehearsal).auc >= wanted
 
     low, high = _EPSILONS
     if not reaches(high):

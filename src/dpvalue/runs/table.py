@@ -215,7 +215,7 @@ class Table:
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        model = self.method.completed(model, like)
+        model = self.method.complete(model, like)
         if self.method.digest(model, like) != self.digest:
             raise DpvalueError("model is not the one of the table: its digest differs")
         if model.size != len(self.initial):
