@@ -69,10 +69,10 @@ test: lint types
 	$(BIN)/pytest -n $(WORKERS) --cov=dpvalue --cov-report=term:skip-covered --cov-fail-under=$(COVERAGE) src tests
 
 docs: $(VENV)/.installed
-	$(BIN)/pytest tests/test_docs.py tests/test_package.py::test_the_readmes_python_runs
+	$(BIN)/pytest tests/journeys/test_docs.py tests/journeys/test_package.py::test_the_readmes_python_runs
 
 gpu: $(VENV)/.installed
-	$(BIN)/pytest -m gpu tests/test_gpu.py
+	$(BIN)/pytest -m gpu tests/engine/test_gpu.py
 
 # The wheel is tried in an environment that borrows dependencies from ours, but cannot see the source.
 PURELIB := -c 'import sysconfig; print(sysconfig.get_path("purelib"))'

@@ -22,9 +22,9 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.methods.choosing import choose
 from dpvalue.models import CLASSIFICATION, PaperCNN, paper_cnn
-from dpvalue.models.training import train
+from dpvalue.models.build import train
 from dpvalue.party.contributions import Contributions
-from dpvalue.planning.folds import Sketch
+from dpvalue.planning.folds import GradientSketch
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import possible_mechanisms
@@ -46,7 +46,7 @@ def settings_of(epsilon: float, seed: int, **given: Any) -> Settings:
 
 def efficiency_of(scores: Any, changed: Any, epsilon: float, option: Any) -> float:
     """Return the efficiency of these scores of private rows, centred and clipped as the option says."""
-    bounded = Sketch(scores, np.abs(scores)).contribution(option.rule, option.clip, option.scale.centre)
+    bounded = GradientSketch(scores, np.abs(scores)).contribution(option.rule, option.clip, option.scale.centre)
     auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", option.clip / epsilon)
     return dpv.detection.efficiency(auc, epsilon)
 
@@ -61,7 +61,7 @@ def of_projection(data: Any, seed: int, **given: Any) -> list[float]:
     for epsilon in EPSILONS:
         choice = choose(replace(at, settings=settings_of(epsilon, seed, **given)), rehearsal)
         contributions = Contributions(choice.model, rows, choice.mechanism, ENGINE)
-        bounded = contributions.along(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
+        bounded = contributions.mean_gradients(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
         scale = float(contributions.release_scale[0])
         auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", scale)
         found.append(dpv.detection.efficiency(auc, epsilon))
@@ -90,7 +90,7 @@ def of_finite_steps(data: Any, seed: int, steps: int) -> list[float]:
     planted = (y[half:] + 1 + torch.arange(len(y) - half) % (len(encoding.classes) - 1)) % len(encoding.classes)
     judge = x[:JUDGES], y[:JUDGES]
     ends = [scores(first, x[half:], labels, judge) for labels in (y[half:], planted)]
-    clean, bad = (Sketch(one, np.abs(one)) for one in ends)
+    clean, bad = (GradientSketch(one, np.abs(one)) for one in ends)
     whole = train(model, at.initial, x, y, [steps], seed)[0]
     rows = dpv.Parties(*private).encode(encoding, torch.float32, torch.device("cpu"))
     own = scores(whole, rows.x, rows.y, judge)

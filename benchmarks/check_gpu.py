@@ -1,4 +1,4 @@
-"""Runs the checks of tests/test_gpu.py where there is no pytest, and prints what they measure."""
+"""Runs the checks of tests/engine/test_gpu.py where there is no pytest, and prints what they measure."""
 
 import sys
 from pathlib import Path

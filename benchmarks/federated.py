@@ -57,7 +57,7 @@ def values(method: str, drawn: Problem, privacy: dpv.Privacy | None, seed: int) 
     """Value the clients by a method; return the values, and what they took."""
     began = time.process_time()
     settings = dpv.Settings(privacy=privacy, noise="fast", engine=ENGINE, seed=seed)
-    found: dpv.Result | dpv.Learned
+    found: dpv.Result | dpv.FederatedResult
     if method == REFIT:
         found = dpv.value(drawn.parties, drawn.test, settings, game="refit", progress=False)
         messages = 1

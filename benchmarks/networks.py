@@ -27,7 +27,7 @@ from dpvalue.arrays import Floats
 from dpvalue.data.utility import PublicSet, as_utility
 from dpvalue.methods.fits import Rows, fit_many
 from dpvalue.models import Model, build_model, head_on_trunk
-from dpvalue.models.training import train_together
+from dpvalue.models.build import train_together
 
 SIZES = {"a": 120, "b": 100, "c": 80, "d": 30, "e": 80, "f": 70}
 PUBLIC, STEPS = 200, 256

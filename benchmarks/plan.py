@@ -171,7 +171,7 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
         "error": made.choice.expected_error,
         "found": dpv.detection.auc(values, bad),
         "parties": [int((~bad).sum()), int(bad.sum())],
-        "released": f"{made.choice.spent.mechanism}, {made.choice.projection}",
+        "released": f"{made.choice.guarantee.mechanism}, {made.choice.projection}",
     }
 
 
@@ -286,7 +286,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         from dpvalue.progress import reporting
         from dpvalue.runs.config import make_config
         from dpvalue.runs.execute import execute
-        from dpvalue.runs.sources import open_job
+        from dpvalue.runs.sources import open_run
 
         for name, (features, labels) in (("train", private), ("test", public)):
             frame = pd.DataFrame(features).add_prefix("x").assign(label=labels)
@@ -297,7 +297,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
             "train": [str(folder / "train.csv")], "test": str(folder / "test.csv"), "target": "label", "epsilon": 2.0,
             "schedule": case.schedule, "permutations": case.permutations, "unit": unit,
         }  # fmt: skip
-        job = open_job(make_config(given | ({"group": "site"} if case.groups else {})))
+        job = open_run(make_config(given | ({"group": "site"} if case.groups else {})))
         began = time.perf_counter()
         planned = job.plan()
         with reporting(False) as tell:
@@ -317,7 +317,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         walks = dpv.value(private, public, progress=False, **settings).walks
         seconds = time.perf_counter() - began
         assert planned.prepared is not None
-        at = planned.prepared.at
+        at = planned.prepared.situation
         taken = plan_sizes(planned.prepared.utility, at.settings, planned.prepared.sizes, timed=True).costs
         assert taken.seconds is not None
         assert taken.value_seconds is not None

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
+from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue.coordinator.study import _stand_ins, make_study
-from dpvalue.party.agent import Agent
-from dpvalue.party.files import OwnFile
+from dpvalue.party.agent import BEFORE, FORBIDDEN, SPENT, UNABLE, UNKNOWN, UNREADABLE, WRONG, Agent
+from dpvalue.party.party import PartyFile
 from dpvalue.party.policy import Policy
 from dpvalue.protocol.job import Job
+from dpvalue.protocol.messages import Query, Release, Request
+from dpvalue.protocol.transport import Question, Reply, Respond, answer
 from dpvalue.runs.config import RunConfig
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.rounds import Ask, requests, require_answer
+from dpvalue.runs.run import PreparedRun, prepare
 from dpvalue.runs.sources import open_public
 
+REFUSALS = {UNREADABLE, UNKNOWN, FORBIDDEN, WRONG, BEFORE, SPENT, UNABLE}
+"""All that an agent says to a stranger whom it does not answer."""
 SIZES = {"east": 40, "north": 90, "south": 60, "west": 25}
 
 
@@ -52,7 +61,7 @@ class Files:
     def agent(self, name: str, policy: Policy | None = None, **given: Any) -> Agent:
         ledger = self.ledger(name)
         rules = policy or Policy.of_ledger(ledger.budget, ledger.terms.person)
-        return Agent(name, OwnFile(self.own(name), rules.protection.person), ledger, rules, **given)
+        return Agent(name, PartyFile(self.own(name), rules.protection.person), ledger, rules, **given)
 
 
 def write_files(folder: Path, sizes: dict[str, int] | None = None, seed: int = 0) -> Files:
@@ -69,7 +78,7 @@ def write_files(folder: Path, sizes: dict[str, int] | None = None, seed: int = 0
     return Files(folder, sizes)
 
 
-def simulated(files: Files, **given: Any) -> tuple[Prepared, Job]:
+def simulated(files: Files, **given: Any) -> tuple[PreparedRun, Job]:
     """A job with seeded noise, and the local run that it must agree with."""
     config = files.config()
     public = open_public(config)
@@ -84,3 +93,49 @@ def local_parties(files: Files) -> dpv.Parties:
     frames = [pd.read_csv(files.own(name)).assign(site=name) for name in files.sizes]
     frame = pd.concat(frames, ignore_index=True)
     return dpv.Parties(frame[["a", "b", "c", "kind"]], frame["label"], frame["site"])
+
+
+class LocalNodes:
+    """Parties in this process, one after the other: `Nodes` for a coordinator, without Flower.
+
+    Args:
+        parties: what answers for each node. Whoever raises answers with the fixed text, as over Flower.
+    """
+
+    def __init__(self, parties: Mapping[int, Respond]) -> None:
+        self._parties = dict(parties)
+
+    def nodes(self) -> list[int]:
+        """Return the nodes, in order."""
+        return sorted(self._parties)
+
+    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
+        """Ask nodes, and yield what each answers; who is not there, or is done only after the deadline, is absent."""
+        end = time.monotonic() + deadline
+        for node in sorted(asked):
+            respond = self._parties.get(node)
+            if respond is None or time.monotonic() >= end:
+                yield node, None
+                continue
+            answered = answer(respond, asked[node])
+            yield node, answered if time.monotonic() < end else None
+
+
+def ask_each(job: Job, names: Sequence[str], answers: Sequence[Callable[[Job, Request], Release]]) -> Ask:
+    """Return how parties are asked one by one, each by a message of its own; their answers are checked.
+
+    Args:
+        job: the job.
+        names: of the parties, in the order of the table.
+        answers: `Party.answer` of each, or what carries a message to it and back.
+    """
+
+    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
+        rows = []
+        for name, request, respond in zip(names, requests(asked, job.digest, number, len(names)), answers, strict=True):
+            release = respond(job, request)
+            require_answer(release, job, request, name)
+            rows.append(release.numbers.to(after))
+        return torch.stack(rows)
+
+    return ask

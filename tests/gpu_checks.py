@@ -1,7 +1,7 @@
 """What must hold on a GPU, as measurements and the limits they must keep.
 
-`tests/test_gpu.py` runs them under pytest; `benchmarks/check_gpu.py` on a machine that has torch, numpy and safetensors
-alone. Hence no pytest here, and no scikit-learn.
+`tests/engine/test_gpu.py` runs them under pytest, `benchmarks/check_gpu.py` on a machine that has torch, numpy and
+safetensors alone. Hence no pytest here, and no scikit-learn.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dpvalue.models import build_model, paper_cnn
 from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.progress import silent
-from tests.data import Arrays, classification, images
+from tests.datasets import Arrays, classification, images
 
 Shape = tuple[int, ...]
 Unit = Literal["party", "record", "person"]
@@ -117,7 +117,7 @@ def whole_numbers(parties: dpv.Parties, public: Arrays, model: str, unit: Unit, 
         return noted[-1]
 
     with mock.patch.object(Contributions, "_clip", noting):
-        contributions.at(theta, torch.arange(parties.n, device=device), grid)
+        contributions.gradients_at(theta, torch.arange(parties.n, device=device), grid)
     return torch.cat(noted)
 
 

@@ -51,12 +51,11 @@ from dpvalue.data.cells import LONGEST_CELL, MOST_MARKS, identity
 from dpvalue.methods import refit as refit_module
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
-from dpvalue.models import Described
+from dpvalue.models import DescriptionModel
 from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
-
-from .held import Keys, emptied
+from tests.held import Keys, emptied
 
 COMMAND = get_command(app)
 Record = dict[str, Any]
@@ -472,7 +471,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         clipped = clip(self, gradients, who, grid)
         if grid is not None:
             noted.append((who, clipped))
-            memo["described"] = isinstance(self._model, Described)
+            memo["described"] = isinstance(self._model, DescriptionModel)
         return clipped
 
     def in_order(self: dpv.Local, work: Callable[[Any], Any], items: Iterable[Any], share: bool = True) -> list[Any]:
@@ -665,6 +664,47 @@ def _commit() -> str:
     return found.stdout.strip()
 
 
+Task = tuple[Scenario, int, int]
+
+
+def run_all(tasks: list[Task], workers: int, notes: Path | None) -> list[dict[str, Any]]:
+    """Return what each task found. With notes, a line for each that is done: a run that was stopped goes on there."""
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    done = {} if notes is None else _noted(notes)
+    left = [task for task in tasks if _key(task) not in done]
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        under_way = {pool.submit(run_changes, *task): task for task in left}
+        for future in as_completed(under_way):
+            task = under_way[future]
+            found = done[_key(task)] = future.result()
+            print(f"{found['scenario']}, world {found['seed']}: {task[1]} changes, {len(found['faults'])} faults")  # noqa: T201
+            for fault in found["faults"][:5]:
+                print(f"  {fault}", flush=True)  # noqa: T201
+            if notes is not None:
+                with notes.open("a") as file:
+                    file.write(json.dumps({"commit": _commit(), **found}) + "\n")
+    return [done[_key(task)] for task in tasks]
+
+
+def _key(task: Task) -> tuple[str, int, int]:
+    scenario, changes, seed = task
+    return scenario.name, changes, seed
+
+
+def _noted(notes: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
+    """What was done at this commit. A last line that was cut off is dropped, so that others can follow."""
+    found = {}
+    whole = notes.read_text().split("\n")[:-1] if notes.is_file() else []
+    notes.write_text("".join(f"{line}\n" for line in whole))
+    for line in whole:
+        one = json.loads(line)
+        if one.pop("commit") == _commit():
+            found[one["scenario"], one["changes"], one["seed"]] = one
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description="Change one unit, many times over, and see whether anything else moves."
@@ -673,31 +713,24 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--worlds", type=int, default=4, help="worlds of each scenario")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--json", type=Path, default=None, help="results; a stopped run goes on from FILE.part")
     given = parser.parse_args()
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-
     each = -(-given.changes // (len(SCENARIOS) * given.worlds))
+    notes = None if given.json is None else given.json.with_name(f"{given.json.name}.part")
     began = time.perf_counter()
     tasks = [(scenario, each, given.seed + world) for world in range(given.worlds) for scenario in SCENARIOS]
-    with ProcessPoolExecutor(given.workers, get_context("spawn")) as pool:
-        done = list(pool.map(run_changes, *zip(*tasks, strict=True)))
-    seconds = time.perf_counter() - began
-    for one in done:
-        print(f"{one['scenario']}, world {one['seed']}: {one['changes']} changes, {len(one['faults'])} faults")  # noqa: T201
-        for fault in one["faults"][:5]:
-            print(f"  {fault}")  # noqa: T201
-    if given.json is not None:
+    done = run_all(tasks, given.workers, notes)
+    if given.json is not None and notes is not None:
         whole = {
             "by": f"python -m tests.neighbours --changes {given.changes} --worlds {given.worlds} --seed {given.seed}",
             "changes": sum(one["changes"] for one in done),
             "faults": sum(len(one["faults"]) for one in done),
-            "seconds": round(seconds),
+            "seconds": round(time.perf_counter() - began),
             "commit": _commit(),
             "scenarios": done,
         }
         given.json.write_text(json.dumps(whole, indent=1) + "\n")
+        notes.unlink()
 
 
 if __name__ == "__main__":

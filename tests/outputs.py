@@ -27,15 +27,14 @@ from typer.main import get_command
 from dpvalue import progress as progress_module
 from dpvalue.cli import app
 from dpvalue.cli.party import make_agent
-from dpvalue.coordinator.conducting import over_flower
 from dpvalue.coordinator.roster import read_roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.coordinator.study import options_of, read_utility, value_study
-from dpvalue.flower.together import Together
-from dpvalue.party.agent import Refused
+from dpvalue.coordinator.study import options_of, over_flower, read_utility, value_study
+from dpvalue.party.agent import Refusal
 from dpvalue.progress import silent
-from dpvalue.protocol.sealing import Key
-from dpvalue.protocol.transport import Answered, Asked
+from dpvalue.protocol.archive import Key
+from dpvalue.protocol.transport import Question, Reply
+from tests.federation import LocalNodes
 
 COMMAND = get_command(app)
 SITES = {"east": 24, "north": 40, "south": 30}
@@ -210,23 +209,23 @@ def _together(seen: Seen, case: Case) -> None:
     Path("roster.toml").write_text("".join(lines))
     config = {"folder": "together/study", "job": "study.job", "roster": "roster.toml", "key": "office.key"}
     Path("together").mkdir()
-    over_flower(Together(parties), {**config, "parties": len(parties), "gather": 0.0, "deadline": 1e12})
+    over_flower(LocalNodes(parties), {**config, "parties": len(parties), "gather": 0.0, "deadline": 1e12})
     coordinator = Coordinator(Path("together/study"), content, read_roster(Path("roster.toml")))
     utility = read_utility(coordinator.job, Path("public.csv"))
     value_study(coordinator, utility, options_of(coordinator.job), Path("together"), silent)
 
 
-def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Asked], Answered]:
+def _answering(seen: Seen, site: str, file: str, case: Case) -> Callable[[Question], Reply]:
     made = CliRunner().invoke(COMMAND, _new_ledger(site, case, f"{site}-2"))
     assert made.exit_code == 0, made.output
     key = Path(f"{site}.key")
     agent = make_agent(site, Path(file), Path(f"{site}-2.ledger"), None, Path(f"{site}.toml"), key)
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         try:
-            answered = Answered(agent.answer(asked.job, asked.request), "")
-        except Refused as refused:
-            answered = Answered(b"", refused.public)
+            answered = Reply(agent.answer(asked.job, asked.request), "")
+        except Refusal as refused:
+            answered = Reply(b"", refused.public)
         seen.messages += [asked, answered]
         return answered
 

@@ -11,8 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-
-from .data import classification, flipped_breast_cancer, images
+from tests.datasets import classification, flipped_breast_cancer, images
 
 QUIET: dict[str, Any] = {"noise": "fast"}
 

@@ -20,9 +20,8 @@ from dpvalue.party.interleaved import InterleavedReleases
 from dpvalue.privacy import noise as noise_module
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.privacy.noise import FastNoise
-
-from .data import classification, regression
-from .test_mechanism import HOSTILE
+from tests.datasets import classification, regression
+from tests.privacy.test_mechanism import HOSTILE
 
 pytest.importorskip("numba")  # the extra dpvalue[fast]; make test has it
 from dpvalue.privacy import normal_kernel

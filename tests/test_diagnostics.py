@@ -9,8 +9,7 @@ from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue.diagnostics import estimation_uncertainty, mean_adjusted_variance
-
-from .data import classification, regression
+from tests.datasets import classification, regression
 
 
 def slope(schedule: dpv.Schedule) -> float:

@@ -15,18 +15,16 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.coordinator.combining import in_order
+from dpvalue.coordinator.releases import in_order
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.data.parties import numbered_groups
+from dpvalue.data.parties import number_groups
 from dpvalue.names import look_of, party_label, require_name, require_names
-from dpvalue.party.policy import Coordinator as Asker
-from dpvalue.party.policy import Policy
+from dpvalue.party.policy import KnownCoordinator, Policy
+from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Simulation
 from dpvalue.protocol.messages import Release
-from dpvalue.protocol.sealing import Key
-
-from .federation import Files, simulated, write_files
+from tests.federation import Files, simulated, write_files
 
 AGREE = (
     ("north", "North"), ("north", "NORTH "), ("north", "\uff2e\uff4f\uff52\uff54\uff48"), ("no rth", "no  rth"),
@@ -85,7 +83,7 @@ def test_a_whole_number_is_one_only_if_it_is_written_so() -> None:
     assert [str(name) for name in names] == texts
     assert [name for name in names if isinstance(name, int)] == [7, -7, 0, int("1" * 15)]
     labels = np.array(["b", "10", "9", "-1", "007", "a"], dtype=object)
-    assert numbered_groups(labels)[0] == (-1, 9, 10, "007", "a", "b")
+    assert number_groups(labels)[0] == (-1, 9, 10, "007", "a", "b")
     assert in_order(["007", "b", "-0", "5"]) == ["5", "-0", "007", "b"]
 
 
@@ -159,7 +157,7 @@ def test_every_door_refuses_two_names_that_agree_and_one_that_mixes(
         "a ledger": lambda: dpv.Ledger.create(tmp_path / "new", budget, "holder", parties=pair),
         "parties of a ledger": lambda: ledger.add_parties(pair),
         "a roster": lambda: Roster((Member(first, key), Member(second, other))),
-        "a policy": lambda: Policy(coordinators=(Asker(first, key), Asker(second, other))),
+        "a policy": lambda: Policy(coordinators=(KnownCoordinator(first, key), KnownCoordinator(second, other))),
         "a simulation": lambda: Simulation(0, pair),
         "a simulated job": lambda: simulated(files)[0].job(pair),
     }

@@ -11,8 +11,7 @@ import pytest
 
 import dpvalue as dpv
 from dpvalue.tasks import addition_curve, rank_stability, removal_curve, retraining_curve
-
-from .data import Arrays, flipped_breast_cancer
+from tests.datasets import Arrays, flipped_breast_cancer
 
 matplotlib.use("Agg")
 

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from dpvalue import baselines, detection, diagnostics, games, privacy, tasks
     from dpvalue.api import release, value
     from dpvalue.auditing.audit import audit
-    from dpvalue.auditing.audit_page import Audit
+    from dpvalue.auditing.findings import Audit
     from dpvalue.auditing.membership import MembershipAttack, membership_attack
-    from dpvalue.coordinator.combining import combine
+    from dpvalue.coordinator.releases import combine
     from dpvalue.data.checks import Problem
     from dpvalue.data.parties import Parties
     from dpvalue.data.utility import Utility
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dpvalue.protocol.messages import Release, Request
     from dpvalue.protocol.projection import Projection
     from dpvalue.protocol.schedule import Schedule
-    from dpvalue.runs.federated import Learned, federated
+    from dpvalue.runs.federated import FederatedResult, federated
     from dpvalue.runs.loading import load
     from dpvalue.runs.plan import plan
     from dpvalue.runs.plan_page import Plan
@@ -38,16 +38,53 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Audit", "BudgetExceeded", "Comparison", "DpvalueError", "Engine", "Guarantee", "Job", "Learned", "Ledger", "Local",
-    "MembershipAttack", "Parties", "Party", "Plan", "Privacy", "Problem", "Projection", "Release", "Request",
-    "Result", "Schedule", "Semivalue", "Settings", "Shares", "Table", "Utility", "Verdict", "audit", "baselines",
-    "combine", "detection", "diagnostics", "federated", "games", "load", "membership_attack", "plan", "privacy",
-    "release", "semivalue", "tasks", "value",
+    "Audit",
+    "BudgetExceeded",
+    "Comparison",
+    "DpvalueError",
+    "Engine",
+    "FederatedResult",
+    "Guarantee",
+    "Job",
+    "Ledger",
+    "Local",
+    "MembershipAttack",
+    "Parties",
+    "Party",
+    "Plan",
+    "Privacy",
+    "Problem",
+    "Projection",
+    "Release",
+    "Request",
+    "Result",
+    "Schedule",
+    "Semivalue",
+    "Settings",
+    "Shares",
+    "Table",
+    "Utility",
+    "Verdict",
+    "audit",
+    "baselines",
+    "combine",
+    "detection",
+    "diagnostics",
+    "federated",
+    "games",
+    "load",
+    "membership_attack",
+    "plan",
+    "privacy",
+    "release",
+    "semivalue",
+    "tasks",
+    "value",
 ]  # fmt: skip
 
 _HOMES = {
     "dpvalue.auditing.audit": ("audit",),
-    "dpvalue.auditing.audit_page": ("Audit",),
+    "dpvalue.auditing.findings": ("Audit",),
     "dpvalue.auditing.membership": ("MembershipAttack", "membership_attack"),
     "dpvalue.data.parties": ("Parties",),
     "dpvalue.data.checks": ("Problem",),
@@ -61,11 +98,11 @@ _HOMES = {
     "dpvalue.party.party": ("Party",),
     "dpvalue.protocol.projection": ("Projection",),
     "dpvalue.protocol.schedule": ("Schedule",),
-    "dpvalue.runs.federated": ("Learned", "federated"),
+    "dpvalue.runs.federated": ("FederatedResult", "federated"),
     "dpvalue.runs.plan": ("plan",),
     "dpvalue.runs.plan_page": ("Plan",),
     "dpvalue.api": ("release", "value"),
-    "dpvalue.coordinator.combining": ("combine",),
+    "dpvalue.coordinator.releases": ("combine",),
     "dpvalue.values.comparison": ("Comparison",),
     "dpvalue.runs.loading": ("load",),
     "dpvalue.values.payouts": ("Shares",),

@@ -1,21 +1,59 @@
-"""How values of this library show themselves: short texts at a prompt, small tables in a notebook.
+"""How text and values are shown: text from files made safe, short texts at a prompt, small tables in a notebook.
 
-Names of parties are whatever somebody typed: they stand on one line in texts, and are escaped in tables.
+Names of parties and columns are whatever somebody typed. Control characters (an escape sequence can rewrite a screen),
+marks that turn the direction of writing (the text would read as another), line separators and halves of surrogate pairs
+(which cannot be printed at all) are written as Python writes them: a backslash and their number. Names stand on one
+line in texts, and are escaped in tables.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
+from html import escape
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
-
-from dpvalue.arrays import Floats
-from dpvalue.printable import one_line, safe
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from dpvalue.arrays import Floats
+
+_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_BREAKS = re.compile("[\t\n]")
+
+
+def visible(text: str) -> str:
+    r"""Return a text with nothing in it that steers; tabs and line breaks stay.
+
+    >>> print(visible("a\x1b[31mb"))
+    a\x1b[31mb
+    """
+    return _STEERING.sub(_number, text)
+
+
+def one_line(text: str) -> str:
+    r"""Return a text on one line, with nothing in it that steers: for names, and for errors that quote them.
+
+    >>> print(one_line("a\nb"))
+    a\x0ab
+    """
+    return _BREAKS.sub(_number, visible(text))
+
+
+def safe(text: object) -> str:
+    """Return a text, or anything as text, that can stand in an HTML element or in an attribute in quotes.
+
+    >>> print(safe("<b>A & B</b>"))
+    &lt;b&gt;A &amp; B&lt;/b&gt;
+    """
+    return escape(visible(str(text)))
+
+
+def _number(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
 
 _MOST_ROWS = 20  # of a table
 
@@ -27,11 +65,11 @@ def changed_fields(value: DataclassInstance, *always: str) -> str:
     """
     shown = []
     for field in fields(value):
-        held: Any = getattr(value, field.name)
+        content: Any = getattr(value, field.name)
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        is_default = held is None if default is None else default is not MISSING and bool(held == default)
+        is_default = content is None if default is None else default is not MISSING and bool(content == default)
         if field.init and field.repr and (field.name in always or not is_default):
-            shown.append(f"{field.name}={held!r}")
+            shown.append(f"{field.name}={content!r}")
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
@@ -41,8 +79,8 @@ def some(texts: Iterable[object], most: int = 4) -> str:
     >>> some(["a", "b", "c", "d", "e"])
     'a, b, c, d, ...'
     """
-    given = [one_line(str(text)) for text in texts]
-    return ", ".join(given[:most] + ["..."] * (len(given) > most))
+    lines = [one_line(str(text)) for text in texts]
+    return ", ".join(lines[:most] + ["..."] * (len(lines) > most))
 
 
 def counted(number: int | None, noun: str, plural: str = "") -> str:
@@ -56,7 +94,7 @@ def counted(number: int | None, noun: str, plural: str = "") -> str:
 
 def by_value(values: Floats) -> list[int]:
     """Return the places of values, the highest first; those that are not numbers come last."""
-    return [int(place) for place in np.argsort(-values, kind="stable")]
+    return [int(place) for place in (-values).argsort(kind="stable")]
 
 
 def extremes(names: Sequence[object], values: Floats) -> str:
@@ -76,9 +114,9 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[objec
     '<table><caption>&lt;b&gt;</caption><thead><tr><th>party</th></tr></thead><tbody><tr><td>&lt;script&gt;</td></tr></tbody></table>'
     """
     half = _MOST_ROWS // 2
-    kept = list(rows) if len(rows) <= _MOST_ROWS else [*rows[:half], ["..."] * len(heads), *rows[-half:]]
+    shown = list(rows) if len(rows) <= _MOST_ROWS else [*rows[:half], ["..."] * len(heads), *rows[-half:]]
     head = "".join(f"<th>{_cell(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in kept)
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in shown)
     return f"<table><caption>{safe(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

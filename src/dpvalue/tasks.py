@@ -24,7 +24,7 @@ from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number
 from dpvalue.games.solving import FunctionGame, Game, worths_of
 from dpvalue.models import build_model
-from dpvalue.models.training import train
+from dpvalue.models.build import train
 from dpvalue.streams import Purpose, require_seed, stream
 
 if TYPE_CHECKING:
@@ -196,12 +196,12 @@ def retraining_curve(
         counts_for = rows.weights[:-1].cpu() > 0
         start = model.initial(drawing["seed"])
 
-        def retrained(kept: tuple[int, ...]) -> float:
-            left = (torch.isin(party, torch.tensor(kept, dtype=party.dtype)) & counts_for).to(device)
-            fitted = (
+        def retrained(remaining: tuple[int, ...]) -> float:
+            left = (torch.isin(party, torch.tensor(remaining, dtype=party.dtype)) & counts_for).to(device)
+            model_of_set = (
                 train(model, start, x[left], y[left], [_RETRAINING_STEPS], drawing["seed"])[0] if left.any() else start
             )
-            return float(evaluate(fitted[None]))
+            return float(evaluate(model_of_set[None]))
 
         curve = _curve(FunctionGame(retrained, private.n), kind, order, orders, counts)
     return replace(curve, retrained=True)

@@ -11,7 +11,7 @@ from dpvalue.cli.common import app, failing_clearly, option, out
 from dpvalue.errors import require_choice
 
 if TYPE_CHECKING:
-    from dpvalue.planning.settings import Fields
+    from dpvalue.planning.settings import SettingsKeywords
     from dpvalue.privacy.budget import Privacy
 
 
@@ -48,7 +48,7 @@ def audit(
         privacy = Privacy(epsilon, delta, unit, neighbours, accounting, mechanism)
         require_choice("attack", attack, ("canaries", "membership"))
         require_seed(seed)
-        fields: Fields = {
+        fields: SettingsKeywords = {
             "schedule": schedule,
             "permutations": permutations,
             "preprocess": StandardScaler(),
@@ -62,7 +62,7 @@ def audit(
         raise typer.Exit(1)
 
 
-def _canaries(data: str, shape: tuple[int, int], runs: int, fields: Fields) -> bool:
+def _canaries(data: str, shape: tuple[int, int], runs: int, fields: SettingsKeywords) -> bool:
     from dpvalue.auditing.audit import audit as run_audit
     from dpvalue.runs.demo import embedded
 
@@ -72,7 +72,7 @@ def _canaries(data: str, shape: tuple[int, int], runs: int, fields: Fields) -> b
     return audited.holds
 
 
-def _membership(data: str, trials: int, privacy: Privacy, fields: Fields) -> bool:
+def _membership(data: str, trials: int, privacy: Privacy, fields: SettingsKeywords) -> bool:
     import numpy as np
 
     from dpvalue.auditing.membership import membership_attack
@@ -83,7 +83,7 @@ def _membership(data: str, trials: int, privacy: Privacy, fields: Fields) -> boo
     mine, public = order[:300], order[300:]
     out.print(f"{data}: infer membership from values; 25 members among 50 targets, 200 rows for shadow sets")
     holds = True
-    exposed: Fields = {**fields, "privacy": None, "schedule": None}
+    exposed: SettingsKeywords = {**fields, "privacy": None, "schedule": None}
     for each in (exposed, {**fields, "privacy": replace(privacy, unit="party")}):
         attack = membership_attack((X[mine], y[mine]), (X[public], y[public]), trials=trials, **each)
         out.print(f"  {attack}")

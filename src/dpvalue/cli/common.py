@@ -14,10 +14,10 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from dpvalue import DpvalueError, __version__
-from dpvalue.printable import one_line, visible
+from dpvalue.display import one_line, visible
 
 if TYPE_CHECKING:
-    from dpvalue.runs.execute import Done
+    from dpvalue.runs.execute import FinishedRun
 
 app = typer.Typer(
     help="Estimate the value of each party's data to a model, under differential privacy.",
@@ -95,7 +95,7 @@ def _complain(kind: str, what: object) -> None:
     SafeConsole(stderr=True).print(f"{kind}: {one_line(str(what))}")
 
 
-def show_done(done: Done, finding: str = "") -> None:
+def show_done(done: FinishedRun, finding: str = "") -> None:
     """Print the highest and lowest values, the verdict, the guarantee, and the paths of the files written."""
     name = done.result.semivalues[0].name
     out.print(_grid(done, name))
@@ -116,7 +116,7 @@ def show_done(done: Done, finding: str = "") -> None:
     out.print(f"report: {done.folder / 'report.html'}", markup=False)
 
 
-def _grid(done: Done, name: str) -> Grid:
+def _grid(done: FinishedRun, name: str) -> Grid:
     """Return the values of a semivalue with intervals; for more than 12 parties, the highest and the lowest."""
     from dpvalue.values.payouts import amount
 

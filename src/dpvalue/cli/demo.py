@@ -33,7 +33,7 @@ def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
     from dpvalue.runs.config import make_config
     from dpvalue.runs.demo import CORRUPTED, HOSPITALS, RECORDS, write_demo
     from dpvalue.runs.folder import require_free
-    from dpvalue.runs.sources import open_job
+    from dpvalue.runs.sources import open_run
 
     folder = place / "results"
     require_free(folder, overwrite=True)
@@ -42,7 +42,7 @@ def _demonstrate(place: Path, epsilon: float, seed: int) -> None:
         f"{HOSPITALS} hospitals hold {RECORDS} records each of scikit-learn's breast cancer data. {CORRUPTED} of them "
         "have half of their labels flipped: which ones? The remaining records are the public set.\n"
     )
-    job = open_job(config)
+    job = open_run(config)
     plan = job.plan()
     out.print(f"{plan}\n", style="dim", markup=False)
     done = run_job(job, plan, folder)

@@ -57,14 +57,14 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.flower.deploy import Certificates, environment, superlink
-        from dpvalue.flower.supervise import Kept
+        from dpvalue.flower.supervise import SupervisedProcess
         from dpvalue.storage import held, require_secret
 
         link = _link(folder)
         files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         require_secret(files.key)
         command = superlink(link, files, folder / "link.db")
-        with held(folder), Kept(command, environment(folder / "flwr"), folder / "link.log"):
+        with held(folder), SupervisedProcess(command, environment(folder / "flwr"), folder / "link.log"):
             out.print(f"SuperLink at {link.address}; log: {folder / 'link.log'}. Press Ctrl-C to stop.")
             _wait_for_ever()
 
@@ -137,9 +137,8 @@ def flower_run(
 
 def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int | float | bool]) -> int:
     """Submit a study to the SuperLink, wait until it ends, and return the number of messages sent."""
-    from dpvalue.coordinator.conducting import ENTRY
     from dpvalue.coordinator.state import OVER
-    from dpvalue.coordinator.study import STATE, require_place
+    from dpvalue.coordinator.study import ENTRY, STATE, require_place
     from dpvalue.errors import DpvalueError
     from dpvalue.flower.deploy import status, submit, write_app
     from dpvalue.protocol.archive import read_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,7 +55,7 @@ def job(
         return
     with failing_clearly():
         from dpvalue.coordinator.study import make_study
-        from dpvalue.protocol.sealing import Key
+        from dpvalue.protocol.archive import Key
         from dpvalue.runs.config import make_config
         from dpvalue.storage import alone
 
@@ -86,7 +87,7 @@ def _require_new(path: Path) -> None:
 
     if not path.parent.is_dir():
         raise DpvalueError(f"folder {path.parent} does not exist")
-    if path.exists():
+    if os.path.lexists(path):
         raise DpvalueError(f"{path} already exists: a job must not change after it was sent")
 
 
@@ -118,7 +119,7 @@ def job_show(path: Annotated[Path, argument()]) -> None:
         from dpvalue.protocol.archive import read_bytes
         from dpvalue.protocol.job import Job
 
-        found, seal = Job.opened(read_bytes(path, "a job"), str(path))
+        found, seal = Job.open_sealed(read_bytes(path, "a job"), str(path))
         _show(found, None if seal is None else seal.by)
 
 
@@ -142,9 +143,8 @@ def job_verify(
 
 def _show(job: Job, signed: str | None) -> None:
     """Print a summary of a job."""
-    from dpvalue.display import counted
-    from dpvalue.party.files import required_columns
-    from dpvalue.printable import one_line
+    from dpvalue.display import counted, one_line
+    from dpvalue.party.party import required_columns
     from dpvalue.privacy.guarantees import guarantee
 
     mechanism = job.mechanism

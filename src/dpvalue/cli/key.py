@@ -22,7 +22,7 @@ def key_new(path: Annotated[Path, argument()]) -> None:
     Example: dpvalue key new site-a.key
     """
     with failing_clearly():
-        from dpvalue.protocol.sealing import Key
+        from dpvalue.protocol.archive import Key
 
         key = Key.new()
         key.save(path)
@@ -36,7 +36,7 @@ def key_show(path: Annotated[Path, argument()]) -> None:
     Example: dpvalue key show site-a.key
     """
     with failing_clearly():
-        from dpvalue.protocol.sealing import Key
+        from dpvalue.protocol.archive import Key
 
         key = Key.read(path)
     out.print(key.public)

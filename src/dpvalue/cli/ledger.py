@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table as Grid
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out
-from dpvalue.printable import one_line
+from dpvalue.display import one_line
 
 if TYPE_CHECKING:
     from dpvalue.privacy.holders import Terms
@@ -98,7 +98,7 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
         out.print(grid)
         out.print(f"ledger of {ledger.terms.name!r}" + _whom(ledger.parties, ledger.terms))
         out.print(f"budget: {ledger.budget.terms}")
-        out.print(f"spent: epsilon = {ledger.spent:.4g}")
+        out.print(f"spent: epsilon = {ledger.spent_epsilon:.4g}")
         out.print(f"head: {ledger.head()}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,8 +21,9 @@ party_app = typer.Typer(
 )
 app.add_typer(party_app, name="party")
 Ledgered = Annotated[Path | None, option("Your ledger (dpvalue ledger new).")]
-Headed = Annotated[Path | None, option("File that stores the ledger's latest hash.")]
-Ruled = Annotated[Path | None, option("Your policy.toml; by default the ledger's terms.")]
+HeadFile = Annotated[Path | None, option("File that stores the ledger's latest hash.")]
+_MOST_BYTES = 2**27  # of an earlier release that is written over
+PolicyFile = Annotated[Path | None, option("Your policy.toml; by default the ledger's terms.")]
 
 
 @party_app.command("check")
@@ -30,8 +32,8 @@ def party_check(
     file: Annotated[Path, argument()],
     name: Annotated[str, option("Your name, as the coordinator knows it.")] = "",
     ledger: Ledgered = None,
-    head: Headed = None,
-    policy: Ruled = None,
+    head: HeadFile = None,
+    policy: PolicyFile = None,
 ) -> None:
     """Show what an answer to a job would send and spend. Nothing is released.
 
@@ -44,7 +46,7 @@ def party_check(
         agent = make_agent(name, file, ledger, head, policy, None)
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
-        weighed = agent.weigh(content)
+        weighed = agent.assess(content)
         units = "persons" if weighed.job.privacy.unit == "person" else "records"
         out.print(f"from: {weighed.asker}")
         releases = counted(weighed.job.rounds, "release")
@@ -67,8 +69,8 @@ def party_answer(
     ledger: Ledgered = None,
     out_: Annotated[Path | None, option("Output file; NAME.release.", "--out")] = None,
     request: Annotated[Path | None, option("Request file, for rounds after the first.")] = None,
-    head: Headed = None,
-    policy: Ruled = None,
+    head: HeadFile = None,
+    policy: PolicyFile = None,
     key: Annotated[Path | None, option("Sign with this key (dpvalue key new).")] = None,
 ) -> None:
     """Answer a job: write a release with noise, and charge it to your ledger.
@@ -88,15 +90,36 @@ def party_answer(
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
         place = out_ or Path(f"{name}.release")
-        if not place.parent.is_dir():
-            raise DpvalueError(f"folder {place.parent} does not exist")
+        _require_place(place, name)
         asked = b"" if request is None else read_bytes(request, "a request")
         release = agent.answer(content, asked)
         write_whole(place, release)
         assert agent.ledger is not None
         out.print(f"written to {place} ({len(release):,} bytes). Send it to the coordinator.", markup=False)
-        out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
+        out.print(f"spent so far: epsilon = {agent.ledger.spent_epsilon:.4g} of {agent.ledger.budget.epsilon:.4g}")
         out.print(f"ledger head (store it elsewhere): {agent.ledger.head()}")
+
+
+def _require_place(path: Path, name: str) -> None:
+    """Raise unless nothing but an earlier release of the party, which its ledger keeps, would be overwritten."""
+    from dpvalue.errors import DpvalueError
+    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.messages import Release
+    from dpvalue.stored import refuse_unreadable
+
+    if not path.parent.is_dir():
+        raise DpvalueError(f"there is no folder {path.parent}")
+    if not os.path.lexists(path):
+        return
+    try:
+        with refuse_unreadable("a release"):
+            is_own = Release.from_bytes(read_bytes(path, "a release", _MOST_BYTES)).party == name
+    except DpvalueError:
+        is_own = False
+    if not is_own:
+        raise DpvalueError(
+            f"out must be a new file, or one with a release of {name!r}; there is another file at {path}"
+        )
 
 
 @party_app.command("serve")
@@ -107,8 +130,8 @@ def party_serve(
     node_key: Annotated[Path | None, option("Key of your node (dpvalue flower node).")] = None,
     name: Annotated[str, option("Your name, as the coordinator knows it.")] = "",
     ledger: Ledgered = None,
-    head: Headed = None,
-    policy: Ruled = None,
+    head: HeadFile = None,
+    policy: PolicyFile = None,
     key: Annotated[Path | None, option("Sign with this key (dpvalue key new).")] = None,
     folder: Annotated[Path, option("Folder for Flower's files; serve.")] = Path("serve"),
 ) -> None:
@@ -120,7 +143,7 @@ def party_serve(
     with failing_clearly():
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, environment, supernode
-        from dpvalue.flower.supervise import Kept
+        from dpvalue.flower.supervise import SupervisedProcess
         from dpvalue.storage import held, require_secret
 
         given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
@@ -132,7 +155,7 @@ def party_serve(
         with held(folder):
             secret, port = own_secret(folder / "secret"), free_port()
             command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
-            with Kept(command, environment(folder / "flwr"), folder / "node.log"):
+            with SupervisedProcess(command, environment(folder / "flwr"), folder / "node.log"):
                 out.print(f"{name}: connected to {superlink}; log: {folder / 'node.log'}. Press Ctrl-C to stop.")
                 serve_agent(agent, f"127.0.0.1:{port}", secret, folder)
 
@@ -152,17 +175,17 @@ def serve_agent(agent: Agent, address: str, secret: bytes, folder: Path) -> None
     """Answer the requests of a SuperNode, until interrupted."""
     from dpvalue.flower.runtime import Node
     from dpvalue.flower.serve import serve
-    from dpvalue.party.agent import Refused
-    from dpvalue.protocol.transport import Answered, Asked
+    from dpvalue.party.agent import Refusal
+    from dpvalue.protocol.transport import Question, Reply
 
-    def respond(asked: Asked) -> Answered:
+    def respond(asked: Question) -> Reply:
         try:
             release = agent.answer(asked.job, asked.request)
-        except Refused as refused:
+        except Refusal as refused:
             out.print(f"refused: {refused}", markup=False)
-            return Answered(b"", refused.public)
+            return Reply(b"", refused.public)
         out.print("answered a request")
-        return Answered(release, "")
+        return Reply(release, "")
 
     try:
         node = Node(address, secret=secret, memory=folder / "task.json")
@@ -199,17 +222,17 @@ def make_agent(
     """Return the agent of a party from command-line options; the name defaults to the ledger's."""
     from dpvalue.errors import DpvalueError
     from dpvalue.party.agent import Agent
-    from dpvalue.party.files import OwnFile
+    from dpvalue.party.party import PartyFile
     from dpvalue.party.policy import Policy, read_policy
     from dpvalue.privacy.ledger import Ledger
-    from dpvalue.protocol.sealing import Key
+    from dpvalue.protocol.archive import Key
 
     if ledger is None:
         raise DpvalueError("--ledger must be given: create one with dpvalue ledger new")
     opened = Ledger(ledger, head=head)
     rules = Policy.of_ledger(opened.budget, opened.terms.person) if policy is None else read_policy(policy)
     signing = None if key is None else Key.read(key)
-    agent = Agent(name or _holder(opened), OwnFile(file, rules.protection.person), opened, rules, signing)
+    agent = Agent(name or _holder(opened), PartyFile(file, rules.protection.person), opened, rules, signing)
     agent.require_ledger()
     return agent
 

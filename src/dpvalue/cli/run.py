@@ -13,9 +13,9 @@ from dpvalue.errors import DpvalueError
 
 if TYPE_CHECKING:
     from dpvalue.runs.config import RunConfig
-    from dpvalue.runs.execute import Done
+    from dpvalue.runs.execute import FinishedRun
     from dpvalue.runs.plan_page import Plan
-    from dpvalue.runs.sources import Job
+    from dpvalue.runs.sources import FileRun
 
 Text = str | None
 
@@ -83,14 +83,14 @@ def run(
             show_done(_run(options, out_, overwrite, yes, force))
 
 
-def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> Done:
+def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bool) -> FinishedRun:
     """Plan a run, ask for confirmation, and do it in a locked folder."""
     from dpvalue.runs.folder import require_free, require_room
-    from dpvalue.runs.sources import open_job
+    from dpvalue.runs.sources import open_run
 
     goes_on = require_free(folder, overwrite, options)
     options.open_ledger()  # raises if it is unusable
-    job = open_job(options)
+    job = open_run(options)
     plan = job.plan() if options.privacy is not None else None
     require_room(folder, 2 if plan is None else plan.sizes.parties)
     _show(job, plan)
@@ -102,20 +102,20 @@ def _run(options: RunConfig, folder: Path, overwrite: bool, yes: bool, force: bo
     return run_job(job, plan, folder, goes_on)
 
 
-def run_job(job: Job, plan: Plan | None, folder: Path, goes_on: bool = False) -> Done:
+def run_job(job: FileRun, plan: Plan | None, folder: Path, goes_on: bool = False) -> FinishedRun:
     """Run a job with a progress bar; after Ctrl-C, print which releases are kept."""
     from dpvalue.progress import reporting
-    from dpvalue.runs.execute import Interrupted, execute
+    from dpvalue.runs.execute import RunInterrupted, execute
 
     try:
         with reporting(progress=True) as tell:
             return execute(job, plan, folder, tell, goes_on)
-    except Interrupted as stopped:
+    except RunInterrupted as stopped:
         out.print(str(stopped), markup=False)
         raise typer.Exit(130) from None
 
 
-def _show(job: Job, plan: Plan | None) -> None:
+def _show(job: FileRun, plan: Plan | None) -> None:
     from dpvalue.display import counted
 
     config = job.config

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dpvalue.cli.common import app, argument, failing_clearly, option, out, show_done
-from dpvalue.printable import one_line
+from dpvalue.display import one_line
 
 if TYPE_CHECKING:
-    from dpvalue.coordinator.verifying import Verified
+    from dpvalue.coordinator.verifying import Verification
 
 _MOST_LINES = 50
 _UNSEEN = (
@@ -65,9 +65,8 @@ def value_releases(
     from dpvalue.coordinator.state import Coordinator
     from dpvalue.coordinator.study import STATE, options_for, options_of, read_utility, require_place, value_study
     from dpvalue.progress import reporting
-    from dpvalue.protocol.archive import read_bytes
+    from dpvalue.protocol.archive import Key, read_bytes
     from dpvalue.protocol.job import Job
-    from dpvalue.protocol.sealing import Key
 
     content = read_bytes(job, "a job")
     asked = Job.from_bytes(content, str(job))
@@ -109,9 +108,9 @@ def _last_round(coordinator: object) -> bool:
 
 def _who(study: object) -> None:
     from dpvalue.display import counted
-    from dpvalue.report.record import Federated
+    from dpvalue.report.record import StudyRecord
 
-    assert isinstance(study, Federated)
+    assert isinstance(study, StudyRecord)
     signed = sum(bool(party.key) for party in study.answered)
     out.print(
         f"releases: {counted(len(study.answered), 'party', 'parties')}, {signed} signed; {len(study.rejected)} rejected"
@@ -143,7 +142,7 @@ def verify(
     raise typer.Exit(1 if found.differences else 0)
 
 
-def _differing(found: Verified, folder: Path) -> list[str]:
+def _differing(found: Verification, folder: Path) -> list[str]:
     """Return the lines printed for results that differ."""
     from dpvalue.display import counted
 
@@ -156,7 +155,7 @@ def _differing(found: Verified, folder: Path) -> list[str]:
     ]
 
 
-def _alike(found: Verified, folder: Path, roster: Path | None) -> list[str]:
+def _alike(found: Verification, folder: Path, roster: Path | None) -> list[str]:
     """Return the lines printed for results that match: what was compared, and what cannot be checked."""
     from dpvalue.display import counted
 

@@ -34,9 +34,8 @@ from dpvalue.runs.config import RunConfig
 from dpvalue.runs.execute import make_values, value_table
 from dpvalue.runs.folder import record_json, values_csv
 from dpvalue.runs.table import Table
-from dpvalue.values.frames import ranks
 from dpvalue.values.payouts import Shares
-from dpvalue.values.result import Result
+from dpvalue.values.result import Result, ranks
 from dpvalue.values.verdict import sentence_of_shares
 
 if TYPE_CHECKING:
@@ -207,7 +206,7 @@ OUTPUTS = ("run.toml", "table.safetensors", "values.csv", "run.json", "report.ht
 
 
 @dataclass(frozen=True, eq=False)
-class Remade:
+class RebuiltOutputs:
     """What the job and the releases make: the result, what values.csv holds, and the record."""
 
     result: Result
@@ -215,15 +214,15 @@ class Remade:
     record: Record
 
 
-def remake(coordinator: Coordinator, utility: Utility, options: RunConfig, progress: Progress) -> Remade:
+def remake(coordinator: Coordinator, utility: Utility, options: RunConfig, progress: Progress) -> RebuiltOutputs:
     """Return what a job and releases make under the options, as `valuing.value_study` does."""
     table = coordinator.table()
     result = value_table(table, utility, options.semivalue, options.permutations, progress)
     record = study_record(coordinator, options, table)
-    return Remade(result, *make_values(record, result, None, progress, options.pay))
+    return RebuiltOutputs(result, *make_values(record, result, None, progress, options.pay))
 
 
-def as_recorded(made: Remade, stored: dict[str, Any]) -> Remade:
+def as_recorded(made: RebuiltOutputs, stored: dict[str, Any]) -> RebuiltOutputs:
     """What was made, with the day and the versions of Python and torch as run.json says them."""
     versions, day = stored["versions"], str(stored.get("made"))
     texts = {name: versions[name] for name in ("python", "torch") if isinstance(versions.get(name), str)}
@@ -233,7 +232,7 @@ def as_recorded(made: Remade, stored: dict[str, Any]) -> Remade:
     return replace(made, record=record)
 
 
-def compare_outputs(folder: Path, stored: dict[str, Any], text: str, made: Remade) -> list[str]:
+def compare_outputs(folder: Path, stored: dict[str, Any], text: str, made: RebuiltOutputs) -> list[str]:
     """What differs between the files of a folder and what was made.
 
     Numbers that are close are taken as they were found; sentences, ranks and the page, which are made of them, must be
@@ -259,7 +258,7 @@ def compare_outputs(folder: Path, stored: dict[str, Any], text: str, made: Remad
     return differences
 
 
-def _compare_table(folder: Path, made: Remade) -> list[str]:
+def _compare_table(folder: Path, made: RebuiltOutputs) -> list[str]:
     differences: list[str] = []
     with collecting(differences, "table.safetensors"):
         content = (folder / "table.safetensors").read_bytes()
@@ -271,7 +270,7 @@ def _compare_table(folder: Path, made: Remade) -> list[str]:
     return differences
 
 
-def _with_payouts(record: Record, made: Remade, values: pd.DataFrame) -> Record:
+def _with_payouts(record: Record, made: RebuiltOutputs, values: pd.DataFrame) -> Record:
     """A record whose verdict tells the payouts of these values: rounded to be read, close ones may read otherwise."""
     assert record.values is not None
     pay, verdict = record.values.pay, record.values.verdict

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dpvalue.errors import DpvalueError
 from dpvalue.names import require_names, require_sendable
-from dpvalue.protocol.sealing import Seal, require_public
+from dpvalue.protocol.archive import Seal, require_public
 from dpvalue.storage import alone, write_whole
 from dpvalue.stored import parse, parse_json, read, read_text
 

@@ -32,9 +32,9 @@ from dpvalue.coordinator.state import NODES, OVER, Coordinator
 from dpvalue.coordinator.study import STATE, options_of, read_utility
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.guarantees import guarantee
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.progress import Progress
-from dpvalue.protocol.archive import described, read_bytes
+from dpvalue.protocol.archive import read_bytes, read_metadata
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Request
 from dpvalue.report.record import FORMAT_VERSION, Record
@@ -50,7 +50,7 @@ _NOTES = {NODES, OVER, "rejected.jsonl"}  # a coordinator's own
 
 
 @dataclass(frozen=True)
-class Verified:
+class Verification:
     """What a comparison found.
 
     Attributes:
@@ -75,7 +75,7 @@ class Verified:
     close: float = CLOSE
 
 
-def verify_results(folder: Path, test: Path | None, progress: Progress, roster: Roster | None = None) -> Verified:
+def verify_results(folder: Path, test: Path | None, progress: Progress, roster: Roster | None = None) -> Verification:
     """Make all outputs of a study again, and compare them with those in a folder; nothing is written.
 
     Formal guarantee: where there are no differences, whoever values these releases of this job, with the choices in
@@ -116,7 +116,7 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
     seals = [seal for _, _, seal in coordinator.kept()]
     later = () if coordinator.job.rounds == 1 else ("the requests of later rounds",)
     files = (path.relative_to(folder) for path in _files(folder))
-    return Verified(
+    return Verification(
         tuple(differences),
         coordinator.job.digest,
         (*OUTPUTS, *later),
@@ -128,9 +128,9 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
     )
 
 
-def _unusable(error: Exception) -> Verified:
+def _unusable(error: Exception) -> Verification:
     """The outcome where nothing can be recomputed."""
-    return Verified((f"{error}; nothing was recomputed",))
+    return Verification((f"{error}; nothing was recomputed",))
 
 
 def _require_results(folder: Path) -> None:
@@ -149,7 +149,7 @@ def _require_version(folder: Path, stored: dict[str, Any]) -> None:
     """Raise unless this version wrote run.json, and reads jobs of this format."""
     versions, job = stored.get("versions"), Job.archive.version
     with suppress(DpvalueError):  # what is damaged differs
-        job = described((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
+        job = read_metadata((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
     found = versions.get("dpvalue") if isinstance(versions, dict) else None, stored.get("format"), job
     own = __version__, FORMAT_VERSION, Job.archive.version
     if found != own:
@@ -163,7 +163,7 @@ def _evidence(state: Path, roster: Roster | None) -> Coordinator:
     """The job and the releases, checked: each answers the job, and is signed as the roster says."""
     path = state / "study.job"
     content = path.read_bytes()
-    Job.opened(content, str(path))  # names the file in what it raises
+    Job.open_sealed(content, str(path))  # names the file in what it raises
     coordinator = Coordinator(state, content)
     coordinator.answers()
     if roster is None:
@@ -184,7 +184,7 @@ def _unlike_noise(job: Job) -> list[str]:
     spent = guarantee(
         privacy, mechanism.noise_multiplier, job.rounds, mechanism.clip, job.simulation is not None, mechanism.law
     )
-    law = law_named(mechanism.law)
+    law = find_law(mechanism.law)
     loss = law.loss(mechanism.noise_multiplier, job.rounds * privacy.parties_per_person)
     epsilon = law.epsilon(loss, privacy.delta)
     if epsilon > _MOST * (spent.epsilon or 0.0):

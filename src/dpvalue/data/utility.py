@@ -1,8 +1,17 @@
-"""What a model is worth: a number computed on the public set."""
+"""What a model is worth: metrics of its outputs on public rows with labels, and the public set that they judge by.
+
+Every metric is a worth: larger is better, so that losses and errors are negated. `METRICS` is the one table of names,
+for `Utility`, `dpvalue run --metric`, settings in files and messages; `register_metric` adds one.
+
+Outputs come for many models at once, in float64: of classification the probabilities of the classes (models, rows,
+classes), in the order of the classes; of regression the predictions (models, rows), in the units of the label.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -10,13 +19,187 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dpvalue.arrays import Array, Ints
 from dpvalue.data.columns import is_frame
 from dpvalue.data.conversions import as_columns
 from dpvalue.data.encoding import Encoding, fit_encoding
-from dpvalue.data.metrics import Function, Metric, as_metric
 from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
+from dpvalue.data.rows import PublicRows
 from dpvalue.errors import DpvalueError, require_number
-from dpvalue.models import CLASSIFICATION, ModelFactory, task_of
+from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
+
+Worth = Callable[[Tensor, Tensor], Tensor]
+Function = Callable[[Array, Array], float]
+BOTH = (CLASSIFICATION, REGRESSION)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A worth of models; larger is better. Exactly one of `worth` and `of_loss` is given.
+
+    Attributes:
+        name: what users call it.
+        title: what a report calls it.
+        tasks: the tasks whose models it judges.
+        worth: from outputs (above) and labels (rows,), which are numbers of classes (int64) or numbers, to the worths
+            (models,) in float64. That of a model must not depend on which other models there are.
+        of_loss: for a metric that is offset - slope * the model's mean loss: from the labels to (offset, slope). The
+            engine has fast ways for these.
+        largest_only: whether nothing counts but which class of a row has the largest output; `worth` then gets the
+            outputs before the softmax.
+        labels_differ: whether it is defined only where public labels differ.
+    """
+
+    name: str
+    title: str
+    tasks: tuple[str, ...]
+    worth: Worth | None = None
+    of_loss: Callable[[Tensor], tuple[float, float]] | None = None
+    largest_only: bool = False
+    labels_differ: bool = False
+
+    @property
+    def task(self) -> str | None:
+        """The task that it fixes; None for a metric of both."""
+        return self.tasks[0] if len(self.tasks) == 1 else None
+
+    @property
+    def by_name(self) -> bool:
+        """Whether it is one of `METRICS`, and not a caller's own function."""
+        return METRICS.get(self.name) == self
+
+    def bind(self, task: str, labels: Array, raw_labels: Array) -> Metric:
+        """Return the metric for public labels (rows,), encoded and as given; raises where it does not fit them."""
+        if task not in self.tasks:
+            others = ", ".join(name for name, metric in METRICS.items() if task in metric.tasks)
+            raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; use one of {others}")
+        if self.labels_differ and (labels == labels[0]).all():
+            raise DpvalueError(
+                f"metric {self.name!r} needs public labels that differ, got {raw_labels[0]} in every row"
+            )
+        return (
+            replace(self, worth=replace(self.worth, labels=raw_labels))
+            if isinstance(self.worth, CustomMetric)
+            else self
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class CustomMetric:
+    """The worth by a caller's own function, which takes one model at a time, and labels as they were given."""
+
+    function: Function
+    labels: Array | None = None
+
+    def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the worth of each model, NaN for one that has overflowed; raises for no finite number."""
+        assert self.labels is not None
+        worths = [
+            _check_output(self.function(model, self.labels)) if np.isfinite(model).all() else np.nan
+            for model in outputs.cpu().numpy()
+        ]
+        return torch.tensor(worths, dtype=torch.float64, device=outputs.device)
+
+
+def _check_output(output: Any) -> float:
+    """What a caller's function has returned, if it is one finite number."""
+    number = output.item() if isinstance(output, np.ndarray | Tensor) and output.shape == () else output
+    if isinstance(number, Real) and np.isfinite(float(number)):
+        return float(number)
+    what = str(number) if isinstance(number, Real) else f"{type(output).__name__} of shape {np.shape(output)}"
+    raise DpvalueError(f"metric must return one finite number, got {what}")
+
+
+def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the share of rows whose largest output is that of their class; of equal outputs the first counts."""
+    return (outputs.argmax(-1) == labels).mean(-1, dtype=torch.float64)
+
+
+def balanced_accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean over the classes in the labels of the share of a class's rows that are found."""
+    right, classes = outputs.argmax(-1) == labels, labels.unique().tolist()
+    return torch.stack([right[:, labels == label].mean(-1, dtype=torch.float64) for label in classes]).mean(0)
+
+
+def auc(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the area under the ROC curve; of more classes the mean of each one's in the labels against all others.
+
+    It is the share of pairs of a row of the class and another row in which the class's probability is the larger;
+    equal ones count half. NaN for a model with an output that is not a number.
+    """
+    classes = labels.unique().tolist()
+    if outputs.shape[-1] == 2:  # both classes have the same area
+        classes = classes[1:]
+    areas = torch.stack([_area(outputs[:, :, label], labels == label) for label in classes]).mean(0)
+    return areas.where(outputs.isfinite().all(-1).all(-1), torch.nan)
+
+
+def _area(scores: Tensor, positive: Tensor) -> Tensor:
+    """The share of pairs in order (models,), from whole numbers: to the bit, whatever is computed together."""
+    above, below = _sort_rows(scores[:, positive]), _sort_rows(scores[:, ~positive])
+    twice = torch.searchsorted(below, above) + torch.searchsorted(below, above, right=True)
+    return twice.sum(1).to(torch.float64) / (2 * above.shape[1] * below.shape[1])
+
+
+def _sort_rows(scores: Tensor) -> Tensor:
+    """Each row in order; numpy sorts on a CPU in a third of torch's time."""
+    return scores.sort(dim=1).values if scores.is_cuda else torch.from_numpy(np.sort(scores.numpy(), axis=1))
+
+
+def mae(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean absolute error, negated."""
+    return -(outputs - labels).abs().mean(-1, dtype=torch.float64)
+
+
+def _loss(labels: Tensor) -> tuple[float, float]:
+    return 0.0, 1.0
+
+
+def _r2(labels: Tensor) -> tuple[float, float]:
+    return 1.0, 1.0 / float(labels.to(torch.float64).var(correction=0))
+
+
+LOSS = Metric("loss", "mean loss, negated", BOTH, of_loss=_loss)
+ACCURACY = Metric("accuracy", "accuracy", (CLASSIFICATION,), accuracy, largest_only=True)
+METRICS = {
+    metric.name: metric
+    for metric in (
+        LOSS,
+        ACCURACY,
+        Metric("balanced_accuracy", "balanced accuracy", (CLASSIFICATION,), balanced_accuracy, largest_only=True),
+        Metric("auc", "AUC", (CLASSIFICATION,), auc, labels_differ=True),
+        Metric("mse", "mean squared error, negated", (REGRESSION,), of_loss=_loss),
+        Metric("mae", "mean absolute error, negated", (REGRESSION,), mae),
+        Metric("r2", "R2", (REGRESSION,), of_loss=_r2, labels_differ=True),
+    )
+}
+"""All metrics by name."""
+
+
+def register_metric(metric: Metric) -> None:
+    """Add a metric, which is then known by its name; raises for a name that is taken or is no word in lower case."""
+    if metric.name in METRICS or not (metric.name.isidentifier() and metric.name.islower()):
+        raise DpvalueError(f"the name of a metric must be a new lower-case word, got {metric.name!r}")
+    if (metric.worth is None) == (metric.of_loss is None):
+        raise DpvalueError(f"the metric {metric.name!r} must have either worth or of_loss")
+    METRICS[metric.name] = metric
+
+
+def as_metric(metric: str | Function) -> Metric:
+    """Return the metric of a name or of a function of (outputs, labels)."""
+    if isinstance(metric, str) and metric in METRICS:
+        return METRICS[metric]
+    if not callable(metric):
+        raise DpvalueError(
+            f"metric must be one of {', '.join(METRICS)}, or a callable of (outputs, labels); got {metric!r}"
+        )
+    try:
+        inspect.signature(metric).bind(None, None)
+    except TypeError:
+        raise DpvalueError(f"metric must be a callable of (outputs, labels), got {metric!r}") from None
+    except ValueError:  # one of C's, which tells nobody what it takes
+        pass
+    return Metric("callable", "a callable of outputs and labels", BOTH, CustomMetric(metric))
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,12 +266,12 @@ class Utility:
             refuse_rows(y < 0, "utility labels", "labels must be among the classes")
         else:
             refuse_rows(~np.isfinite(y), "utility labels", "labels must be finite")
-        given = y if encoding.task != CLASSIFICATION else np.asarray(label_column(self.y, "utility labels").cells)
+        raw_labels = y if encoding.task != CLASSIFICATION else np.asarray(label_column(self.y, "utility labels").cells)
         labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
         return PublicSet(
             torch.tensor(x, dtype=dtype, device=device),
             torch.tensor(y, dtype=labels, device=device),
-            as_metric(self.metric).of(encoding.task, y, given),
+            as_metric(self.metric).bind(encoding.task, y, raw_labels),
             float(self.l2),
         )
 
@@ -101,6 +284,19 @@ class PublicSet:
     y: Tensor
     metric: Metric
     l2: float
+
+    def stand_ins(self, numbers: Ints, sizes: Ints, like: Tensor) -> PublicRows:
+        """Return rows by their numbers as those of stand-ins for parties: so many for each, in this order.
+
+        Args:
+            numbers: the numbers of the rows, of one stand-in after the other.
+            sizes: how many of them each has.
+            like: of the type and on the device that the rows get.
+        """
+        rows = torch.from_numpy(numbers).to(self.x.device)
+        return PublicRows.by_party(
+            self.x[rows].cpu().numpy(), self.y[rows].cpu().numpy(), sizes, like.dtype, like.device
+        )
 
 
 def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:

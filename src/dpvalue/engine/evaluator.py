@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Ints
-from dpvalue.data.metrics import Own
-from dpvalue.data.utility import PublicSet
-from dpvalue.engine.base import Engine
+from dpvalue.data.utility import CustomMetric, PublicSet
+from dpvalue.engine.engines import Engine
 from dpvalue.models import REGRESSION, Linear, Model
 
 _COPIES = 4  # of the outputs, in double precision, that a metric makes of them
@@ -30,7 +29,10 @@ class Evaluator:
         self._loss = model.mean_loss(self._x, self._y)
         metric = public.metric
         self._offset, self.slope = (0.0, 0.0) if metric.of_loss is None else metric.of_loss(public.y)
-        self._engine, self._share = engine, not isinstance(metric.worth, Own)  # a caller's function has its own thread
+        self._engine, self._share = (
+            engine,
+            not isinstance(metric.worth, CustomMetric),
+        )  # a caller's function has its own thread
         copies = 1 if metric.worth is None or metric.largest_only else _COPIES
         self.batch = engine.piece(model.numbers + copies * len(public.x) * model.numbers_per_row(), least=16)
 
@@ -55,7 +57,7 @@ class Evaluator:
         return self._offset - self.slope * loss
 
     def _outputs(self, theta: Tensor) -> Tensor:
-        """The outputs of each model as metrics take them (`dpvalue.data.metrics`)."""
+        """The outputs of each model as metrics take them (`dpvalue.data.utility`)."""
         outputs = self._model.outputs(theta, self._x)
         if self.public.metric.largest_only:
             return outputs

@@ -1,9 +1,15 @@
-"""Flower's own programs, kept running as long as this process runs, and no longer."""
+"""Flower's own programs, kept running as long as this process runs, and no longer.
+
+As a script (`python supervise.py PARENT COMMAND...`), which imports nothing of dpvalue, it runs a command that ends
+with the process that started it, even if that is killed. On systems other than Linux it only runs the command.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -14,12 +20,12 @@ from typing import Self
 
 _log = logging.getLogger("dpvalue")
 
-_TIED = Path(__file__).with_name("tied.py")
+_PR_SET_PDEATHSIG = 1
 _GRACE = 8.0  # seconds to end by itself: Flower says goodbye to its peers
 _LONGEST = 10.0  # seconds between two starts
 
 
-class Kept:
+class SupervisedProcess:
     """A program that is started again when it ends. A context manager: on leaving, the program is ended.
 
     flwr interrupts its own process where it is told that it is not known (HTTP 401, as after a SuperLink's restart on
@@ -32,10 +38,10 @@ class Kept:
         again: whether it is started again; without, it runs once.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, again: bool = True) -> None:
-        self._command = [sys.executable, "-I", str(_TIED), str(os.getpid()), *command]
-        self._environment, self._log, self._again = dict(environment), log, again
-        self._over = threading.Event()
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, restart: bool = True) -> None:
+        self._command = [sys.executable, "-I", __file__, str(os.getpid()), *command]
+        self._environment, self._log, self._restart = dict(environment), log, restart
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         # It is the thread that starts the program on whose end the program ends: one that lives as long as this.
@@ -54,7 +60,7 @@ class Kept:
 
     def stop(self) -> None:
         """End the program; by force, if it does not end by itself."""
-        self._over.set()
+        self._stopped.set()
         with self._lock:
             process = self._process
         if process is not None:
@@ -75,17 +81,30 @@ class Kept:
     def _keep(self) -> None:
         """Start the program, and again when it ends; later and later if it ends at once."""
         pause = 0.5
-        while not self._over.is_set():
-            begun = time.monotonic()
+        while not self._stopped.is_set():
+            start = time.monotonic()
             with self._log.open("ab") as log, self._lock:
-                if self._over.is_set():
+                if self._stopped.is_set():
                     return
                 self._process = subprocess.Popen(
                     self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
             code = self._process.wait()
-            if self._over.is_set() or not self._again:
+            if self._stopped.is_set() or not self._restart:
                 return
-            pause = 0.5 if time.monotonic() - begun > _LONGEST else min(2 * pause, _LONGEST)
+            pause = 0.5 if time.monotonic() - start > _LONGEST else min(2 * pause, _LONGEST)
             _log.warning("%s ended (%d); starting it again", self._thread.name, code)
-            self._over.wait(pause)
+            self._stopped.wait(pause)
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Become a command that ends with the process `parent`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it ended before it could be watched
+            return
+    os.execv(command[0], command)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -107,7 +107,7 @@ class Game(ABC):
         """
         return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
 
-    def known(self, semivalue: Semivalue) -> Estimate | None:
+    def direct_estimate(self, semivalue: Semivalue) -> Estimate | None:
         """Return the values if they are known without a walk: exactly, or with an error that is stated."""
         values = self.exact(semivalue)
         return None if values is None else exact_estimate(values, evaluations=1)
@@ -181,7 +181,7 @@ class ListedGame(Game):
 
 
 @dataclass(frozen=True)
-class Valued:
+class Solution:
     """The estimates of a game, how many permutations were walked (0: exact), and whether the tolerance was met."""
 
     estimates: dict[str, Estimate]
@@ -191,7 +191,7 @@ class Valued:
 
 def estimate_values(
     game: Game, kinds: tuple[Semivalue, ...], most: int, tolerance: float, seed: int, progress: Progress = silent
-) -> Valued:
+) -> Solution:
     """Return semivalues of a game: exactly where that is cheap, else from at most so many permutations.
 
     Args:
@@ -203,13 +203,13 @@ def estimate_values(
         progress: told how far the walks are.
     """
     if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
-        return Valued(_enumerated(game, kinds), 0, True)
-    known = {kind.name: game.known(kind) for kind in kinds}
+        return Solution(_enumerated(game, kinds), 0, True)
+    known = {kind.name: game.direct_estimate(kind) for kind in kinds}
     exact = {name: estimate for name, estimate in known.items() if estimate is not None}
     others = tuple(kind for kind in kinds if kind.name not in exact)
     walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
     estimates = exact | walked.estimates
-    return Valued({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
+    return Solution({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
 
 
 def value_game(
@@ -302,7 +302,7 @@ def _walked(
     seed: int,
     purpose: Purpose,
     progress: Progress,
-) -> Valued:
+) -> Solution:
     """Walk until the values of all kinds are accurate enough; without a tolerance, all the permutations."""
     estimators = {kind.name: Estimator(kind, game.n) for kind in kinds}
     estimates: dict[str, Estimate] = {}
@@ -319,7 +319,7 @@ def _walked(
         needed = max(_needed(estimate, tolerance, walks) for estimate in estimates.values())
         converged = needed <= walks
         progress("walking", walks, walks if converged else int(min(needed, most)))
-    return Valued(estimates, walks, converged)
+    return Solution(estimates, walks, converged)
 
 
 def _needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:

@@ -2,20 +2,38 @@
 
 All kinds answer the same questions (`Model`): the initial parameters, the outputs on a set of rows, the gradient of
 each party's weighted loss, and the gradient of each single record. `Linear` and `PaperCNN` have gradients in closed
-form; `Network` is any `nn.Module`, through `torch.func`; `Headed` is the last layer of one, on a public trunk.
+form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the last layer of one, on a public trunk.
 """
 
 from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
-from dpvalue.models.headed import Head, Headed, find_head, head_on_trunk
+from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
+from dpvalue.models.headed import Head, HeadOnTrunk, find_head, head_on_trunk
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
-from dpvalue.models.rows import Described, Score
-from dpvalue.models.subspace import Projected, projected
 
 __all__ = [
-    "CLASSIFICATION", "KINDS", "REGRESSION", "TASK_OF", "Described", "Head", "Headed", "Linear", "Model",
-    "ModelFactory", "Network", "PaperCNN", "Projected", "Score", "UnitNumbers", "build_model", "find_head",
-    "head_on_trunk", "paper_cnn", "projected", "row_losses", "task_of",
+    "CLASSIFICATION",
+    "KINDS",
+    "REGRESSION",
+    "TASK_OF",
+    "DescriptionModel",
+    "Head",
+    "HeadOnTrunk",
+    "Linear",
+    "Model",
+    "ModelFactory",
+    "Network",
+    "PaperCNN",
+    "Score",
+    "SubspaceModel",
+    "UnitNumbers",
+    "build_model",
+    "find_head",
+    "head_on_trunk",
+    "paper_cnn",
+    "project_model",
+    "row_losses",
+    "task_of",
 ]  # fmt: skip

@@ -1,17 +1,21 @@
-"""From what a user names or passes as model= to a model that fits the public set."""
+"""From what a user names or passes as model= to a model that fits the public set, and its training on public rows."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dpvalue.arrays import Ints
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory
 from dpvalue.models.cnn import PaperCNN
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
+from dpvalue.streams import Purpose, stream
 
 
 def task_of(model: str | ModelFactory, by_metric: str | None, float_labels: bool) -> str:
@@ -53,3 +57,141 @@ def build_model(
         first = str(error).strip().splitlines()[0]
         raise DpvalueError(f"model cannot be differentiated for several parties at once: {first}") from error
     return network
+
+
+LEARNING_RATE = 0.01
+
+_BATCH = 128
+
+_DECAYS = 0.9, 0.999  # of Adam's means of gradients and of their squares
+
+
+def train(model: Model, initial: Tensor, x: Tensor, y: Tensor, steps: Sequence[int], seed: int) -> list[Tensor]:
+    """Return the parameters after each of the numbers of `steps` (ascending) of Adam on public rows.
+
+    Args:
+        model: what is trained.
+        initial: where it starts (size,).
+        x: rows, as `model.inputs` makes them.
+        y: their labels, as `model.targets` makes them.
+        steps: after how many steps parameters are kept.
+        seed: of the order of the rows.
+    """
+    return train_together(model, initial, [(x, y)], steps, seed)[0]
+
+
+def train_together(
+    model: Model, initial: Tensor, sets: Sequence[tuple[Tensor, Tensor]], steps: Sequence[int], seed: int
+) -> list[list[Tensor]]:
+    """Return what `train` returns for each of several sets of rows and labels, all of them trained side by side."""
+    training = Training(model, initial, sets, seed)
+    stages = [training.run_until(step) for step in steps]
+    return [list(parameters) for parameters in zip(*stages, strict=True)] or [[] for _ in sets]
+
+
+class Training:
+    """A model that is trained on each of several sets of rows, side by side, as far as is asked for.
+
+    For small models, of which a step of many takes little longer than a step of one. A set with fewer rows than a batch
+    is filled up with rows that do not count. Arguments as in `train`.
+    """
+
+    def __init__(self, model: Model, initial: Tensor, sets: Sequence[tuple[Tensor, Tensor]], seed: int) -> None:
+        counts = [len(x) for x, _ in sets]
+        self.step = 0
+        self._model, self._theta = model, initial.repeat(len(sets), 1)
+        self._x, self._y = (torch.cat(parts) for parts in zip(*sets, strict=True))
+        self._starts = np.cumsum([0, *counts[:-1]])[:, None]
+        width = min(_BATCH, max(counts))
+        # Sets of as many rows take them in the same order.
+        self._batches = {count: _batches(stream(seed, Purpose.TRAINING), count, width) for count in set(counts)}
+        self._counts = counts
+        self._weights = initial.new_zeros(len(sets), width)
+        for row, count in zip(self._weights, counts, strict=True):
+            row[: min(width, count)] = 1 / min(width, count)
+        self._mean, self._square = torch.zeros_like(self._theta), torch.zeros_like(self._theta)
+        self._gradients = self._linear_gradients() if isinstance(model, Linear) else self._any_gradients
+
+    def run_until(self, step: int) -> list[Tensor]:
+        """Go on to this many steps of Adam, which is no fewer than before, and return the parameters of each."""
+        mean, square = self._mean, self._square
+        for rows in self._draw_rows(step - self.step):
+            self.step += 1
+            gradient = self._gradients(rows)
+            # Adam in four lines: torch.optim takes longer to import than all of this to run.
+            mean.lerp_(gradient, 1 - _DECAYS[0])
+            square.lerp_(gradient.square(), 1 - _DECAYS[1])
+            size = (square / (1 - _DECAYS[1] ** self.step)).sqrt_().add_(1e-8)
+            self._theta.addcdiv_(mean, size, value=-LEARNING_RATE / (1 - _DECAYS[0] ** self.step))
+        return list(self._theta.clone())
+
+    def _draw_rows(self, steps: int) -> Iterator[Tensor]:
+        """Which rows (sets, batch) each of the next steps takes."""
+        width = self._weights.shape[1]
+        draws = {count: [next(batches) for _ in range(steps)] for count, batches in self._batches.items()}
+        by_set = [np.array(draws[count], dtype=np.int64).reshape(steps, width) for count in self._counts]
+        yield from torch.from_numpy(self._starts + np.stack(by_set, axis=1)).to(self._x.device)
+
+    def _any_gradients(self, rows: Tensor) -> Tensor:
+        return self._model.gradients(self._theta, self._x[rows], self._y[rows], self._weights)
+
+    def _linear_gradients(self) -> Callable[[Tensor], Tensor]:
+        """The same for linear models, by outputs (sets, outputs, rows): the faster order of the same sums."""
+        weights, (count, width) = self._weights.unsqueeze(1), self._weights.shape
+        features = self._x.shape[1]
+        table = torch.cat([self._x, self._y.view(len(self._x), -1)], dim=1)
+        batch = table.new_empty(count * width, table.shape[1])
+        x, y = batch.view(count, width, -1).tensor_split([features], dim=2)
+        columns, labels, matrix = x.transpose(1, 2), y.transpose(1, 2), self._theta.view(count, -1, features)
+        regression = self._model.task == REGRESSION
+
+        def gradients(rows: Tensor) -> Tensor:
+            torch.index_select(table, 0, rows.view(-1), out=batch)
+            outputs = torch.bmm(matrix, columns)
+            residuals = outputs.sub_(labels).mul_(2) if regression else outputs.softmax(1).sub_(labels)
+            return torch.bmm(residuals.mul_(weights), x).view(count, -1)
+
+        return gradients
+
+
+def _batches(generator: np.random.Generator, rows: int, width: int) -> Iterator[Ints]:
+    """Yield which rows a step takes (width,): all of them in a random order, again and again.
+
+    What is left of an order when it is no whole batch is not used. Where there are fewer rows than `width`, it is
+    filled up with the first.
+    """
+    batch = min(width, rows)
+    while True:
+        order = generator.permutation(rows)
+        for first in range(0, rows - batch + 1, batch):
+            yield order[first : first + batch] if batch == width else np.append(order, np.zeros(width - batch, int))
+
+
+_RIDGES = tuple(10.0**exponent for exponent in range(-4, 4))  # per row, for columns of variance 1
+
+
+def ridge(x: Tensor, y: Tensor) -> Tensor:
+    """Return the parameters (features + 1,) of a linear regression with the ridge of least leave-one-out error.
+
+    Columns are centred and scaled, so that the fit does not depend on units; the bias is not penalised.
+
+    Args:
+        x: rows with a column of ones at the end, as `Linear.inputs` makes them.
+        y: their labels (rows, 1), as `Linear.targets` makes them.
+    """
+    features, labels = x[:, :-1].to(torch.float64), y[:, 0].to(torch.float64)
+    count, means, spread = len(features), features.mean(0), features.std(0, correction=0)
+    spread = torch.where(spread > 0, spread, 1.0)
+    mean = labels.mean()
+    left, values, right = torch.linalg.svd((features - means) / spread, full_matrices=False)
+    along = left.T @ (labels - mean)
+    best, least = torch.zeros_like(values), float("inf")
+    for strength in _RIDGES:
+        shrink = values.square() / (values.square() + strength * count)
+        leverage = left.square() @ shrink + 1 / count  # what a row's label adds to its own prediction
+        residuals = (labels - mean - left @ (shrink * along)) / (1 - leverage).clamp_min(1e-6)
+        error = float(residuals.square().mean())
+        if error < least:
+            best, least = shrink / values.clamp_min(1e-12) * along, error
+    weights = (right.T @ best) / spread
+    return torch.cat([weights, (mean - weights @ means)[None]]).to(x)

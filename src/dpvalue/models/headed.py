@@ -46,32 +46,34 @@ def find_head(model: Model, example: Tensor) -> Head:
     """
     if not isinstance(model, Network):
         raise DpvalueError(NO_HEAD)
-    module, seen = model.module(model.initial(0)), list[tuple[str, Tensor]]()
+    module, calls = model.module(model.initial(0)), list[tuple[str, Tensor]]()
 
     def look(name: str, layer: nn.Module) -> None:
-        layer.register_forward_hook(lambda layer, given, output: seen.append((name, output)))
+        layer.register_forward_hook(lambda layer, given, output: calls.append((name, output)))
 
     for name, layer in module.named_modules():
         if type(layer) is nn.Linear:
             look(name, layer)
     with torch.no_grad():
         result = module(example[None])
-    last = [name for name, output in seen if output is result]
-    if len(last) != 1 or [name for name, _ in seen].count(last[0]) != 1:
+    last = [name for name, output in calls if output is result]
+    if len(last) != 1 or [name for name, _ in calls].count(last[0]) != 1:
         raise DpvalueError(NO_HEAD)
     layer = module.get_submodule(last[0])
     assert isinstance(layer, nn.Linear)
-    own = {f"{last[0]}.{part}".removeprefix(".") for part in ("weight", "bias")}
-    if layer.bias is None or not own <= set(model.trained):
+    parameters = {f"{last[0]}.{part}".removeprefix(".") for part in ("weight", "bias")}
+    if layer.bias is None or not parameters <= set(model.trained_names):
         raise DpvalueError(NO_HEAD)
     head = Head(last[0], layer.in_features, layer.out_features)
     try:
         with torch.no_grad():
             features = _features(_trunk(module, head), example[None])
-            again = nn.functional.linear(features, layer.weight, layer.bias)
+            recomputed = nn.functional.linear(features, layer.weight, layer.bias)
     except _FAILURES:
         raise DpvalueError(f"{NO_HEAD}; without it, this network does not work row by row") from None
-    if features.shape != (1, head.features) or not torch.allclose(again, result, rtol=1e-3, atol=1e-4, equal_nan=True):
+    if features.shape != (1, head.features) or not torch.allclose(
+        recomputed, result, rtol=1e-3, atol=1e-4, equal_nan=True
+    ):
         raise DpvalueError(f"{NO_HEAD}; in this network, its input is not the output of the layers before it")
     return head
 
@@ -91,7 +93,7 @@ def _features(trunk: nn.Module, x: Tensor) -> Tensor:
     return features
 
 
-class Headed(Linear):
+class HeadOnTrunk(Linear):
     """The head of a network on a public trunk; parameters are those of a linear model of the trunk's features.
 
     Formal guarantee: what a row becomes is a function of that row, of the trunk and of nothing else; a row of whose
@@ -114,7 +116,7 @@ class Headed(Linear):
         self._module = _trunk(network.module(self._theta), head)
 
     @classmethod
-    def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> Headed:
+    def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> HeadOnTrunk:
         """Return the head on the trunk of a network's parameters (size,), with the scale of public rows x."""
         plain = torch.cat([theta, theta.new_zeros(head.features), theta.new_ones(1)])
         features = cls(network, head, plain).inputs(x)[:, :-1].to(torch.float64)
@@ -139,8 +141,8 @@ class Headed(Linear):
         return hasher.hexdigest()
 
 
-def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> Headed:
+def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> HeadOnTrunk:
     """Return a network's head on the trunk that a job or a file holds; raises where they do not fit together."""
     head = find_head(model, example)
     assert isinstance(model, Network)
-    return Headed(model, head, trunk)
+    return HeadOnTrunk(model, head, trunk)

@@ -15,7 +15,7 @@ from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
-from dpvalue.protocol.sealing import require_public
+from dpvalue.protocol.archive import require_public
 from dpvalue.stored import COUNT, POSITIVE, is_number, must_be, parse, read, read_text
 
 _DELTA = must_be("above 0 and below 1", lambda found: is_number(found) and 0 < found < 1)
@@ -74,7 +74,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Coordinator:
+class KnownCoordinator:
     """Who may ask, by the public line of its key.
 
     Attributes:
@@ -96,7 +96,7 @@ class Coordinator:
 
 
 @dataclass(frozen=True)
-class Allowed:
+class AllowedModel:
     """A model that may be asked about.
 
     Attributes:
@@ -117,7 +117,7 @@ class Allowed:
 UNSIGNED = "unsigned"
 """What a ledger calls an asker whose job nobody has signed."""
 
-_MODELS = (Allowed("logistic"), Allowed("linear"))
+_MODELS = (AllowedModel("logistic"), AllowedModel("linear"))
 
 
 @dataclass(frozen=True)
@@ -136,15 +136,15 @@ class Policy:
 
     protection: Protection = Protection()
     limits: Limits = Limits()
-    coordinators: tuple[Coordinator, ...] = ()
+    coordinators: tuple[KnownCoordinator, ...] = ()
     unsigned: bool = False
-    models: tuple[Allowed, ...] = _MODELS
+    models: tuple[AllowedModel, ...] = _MODELS
     columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for what in ("name", "key"):
-            given = [getattr(coordinator, what) for coordinator in self.coordinators]
-            if len(set(given)) < len(given):
+            values = [getattr(coordinator, what) for coordinator in self.coordinators]
+            if len(set(values)) < len(values):
                 raise DpvalueError(f"each coordinator must have its own {what}")
         require_names("names of coordinators", [coordinator.name for coordinator in self.coordinators])
         if not self.coordinators and not self.unsigned:
@@ -164,38 +164,38 @@ class Policy:
         )
         return Policy(protection, unsigned=True)
 
-    def coordinator(self, key: str | None) -> Coordinator | None:
+    def coordinator(self, key: str | None) -> KnownCoordinator | None:
         """Return who has a key; None where the policy answers anybody. Raises for an asker whom it does not know."""
         if self.unsigned:
             return None
-        known = {coordinator.key: coordinator for coordinator in self.coordinators}
-        if key not in known:
+        by_key = {coordinator.key: coordinator for coordinator in self.coordinators}
+        if key not in by_key:
             raise DpvalueError(
                 "the job is not signed" if key is None else f"{key} is not the key of a coordinator of the policy"
             )
-        return known[key]
+        return by_key[key]
 
 
 def read_policy(path: Path) -> Policy:
     """Return the policy of a file; a name in it that means nothing is an error, as it may be a limit misspelt."""
-    found = parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML")
+    content = parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML")
     try:
-        _require_known(Policy, found, "")
-        return read(Policy, found)
+        _require_known(Policy, content, "")
+        return read(Policy, content)
     except DpvalueError as error:
         raise DpvalueError(f"{path}: {error}") from None
 
 
-def _require_known(kind: Any, found: Any, place: str) -> None:
-    if not isinstance(found, dict):
+def _require_known(kind: Any, content: Any, place: str) -> None:
+    if not isinstance(content, dict):
         return  # `read` says what it must be
     types = get_type_hints(kind)
-    unknown = [name for name in found if name not in types]
+    unknown = [name for name in content if name not in types]
     if unknown:
         names = ", ".join(field.name for field in fields(kind))
         raise DpvalueError(f"unknown option {place}{unknown[0]}; the options are {names}")
-    for name, inside in found.items():
+    for name, value in content.items():
         parts = [part for part in (types[name], *get_args(types[name])) if is_dataclass(part)]
-        for member in inside if isinstance(inside, list) else [inside]:
+        for member in value if isinstance(value, list) else [value]:
             if parts:
                 _require_known(parts[0], member, f"{place}{name}.")

@@ -14,8 +14,8 @@ import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.detection import expected_auc, pairwise_auc
-from dpvalue.planning.folds import MOST_TOGETHER, Sketch
-from dpvalue.privacy.laws import law_named
+from dpvalue.planning.folds import MOST_TOGETHER, GradientSketch
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 
@@ -32,7 +32,9 @@ class Crowd:
     seed: int
     _lots: dict[tuple[int, int], _Lots] = field(default_factory=dict, init=False, repr=False, compare=False)
 
-    def auc(self, pair: tuple[Sketch, Sketch], way: Way, mechanism: Mechanism, fine: bool = False) -> float:
+    def auc(
+        self, pair: tuple[GradientSketch, GradientSketch], way: Way, mechanism: Mechanism, fine: bool = False
+    ) -> float:
         """Return the expected AUC of parties whose units have these sketches, clean and planted, exact in the noise.
 
         Half of a corrupted party's units are planted.
@@ -45,7 +47,9 @@ class Crowd:
         """
         return float(self.aucs(pair, [way], mechanism, fine)[0])
 
-    def aucs(self, pair: tuple[Sketch, Sketch], ways: list[Way], mechanism: Mechanism, fine: bool = False) -> Floats:
+    def aucs(
+        self, pair: tuple[GradientSketch, GradientSketch], ways: list[Way], mechanism: Mechanism, fine: bool = False
+    ) -> Floats:
         """Return the same for each of several ways to clip (ways,): all that are by one rule are taken at once."""
         found = np.empty(len(ways))
         scales = mechanism.noise_scale(torch.from_numpy(self.units)).numpy()
@@ -75,7 +79,7 @@ class Crowd:
         scale = mechanism.noise_scale(torch.from_numpy(self.units)).numpy().repeat(self.counts)
         return expected_auc(np.ones(len(scale)), -np.ones(len(scale)), mechanism.law, scale)
 
-    def matrix(self, pair: tuple[Sketch, Sketch], way: Way, mechanism: Mechanism) -> Floats:
+    def matrix(self, pair: tuple[GradientSketch, GradientSketch], way: Way, mechanism: Mechanism) -> Floats:
         """Return the same for each pair of a clean and a planted unit; for parties of one unit."""
         clean, bad = (sketch.contribution(*way) for sketch in pair)
         scale = way[1] * float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0])
@@ -174,7 +178,7 @@ def _each_auc(clean: Floats, bad: Floats, law: str, scales: Floats) -> Floats:
         return np.array([expected_auc(good, wrong, law, float(scale)) for good, wrong, scale in each])
     shift = clean[:, :, None] - bad[:, None, :]
     scale = scales[:, None, None]
-    return np.asarray(law_named(law).wins(shift, scale, scale).mean(axis=(1, 2)))
+    return np.asarray(find_law(law).wins(shift, scale, scale).mean(axis=(1, 2)))
 
 
 def make_crowd(units: Ints, seed: int) -> Crowd:

@@ -17,9 +17,9 @@ from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError
 from dpvalue.models import REGRESSION
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
-from dpvalue.planning.folds import STEPS, Fold, PublicFacts, Sketch, Sketches, make_folds
+from dpvalue.planning.folds import STEPS, Fold, GradientSketch, PublicFacts, Sketches, make_folds
 from dpvalue.privacy.clipping import RULES
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.protocol.projection import Projection
 
@@ -109,7 +109,7 @@ class Rehearsal(PublicFacts):
             for place, projection in enumerate(candidates)
             for single in [projection is not None and projection.m == 1]
             for number, mechanism in enumerate(mechanisms)
-            if single or not law_named(mechanism.law).scalar
+            if single or not find_law(mechanism.law).scalar
         ]
         fitted: dict[tuple[int, int], Option] = {}
         for _, place, number in sorted(tried, key=lambda one: (-bounds[one[2]], not one[0])):  # the strongest first
@@ -208,7 +208,7 @@ class Rehearsal(PublicFacts):
         return make_crowd(self.units, self.seed)
 
 
-def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
+def _calibrated(option: Option, clean: GradientSketch, bad: GradientSketch) -> Scale:
     """The scale on which clipped components have, among clean and among planted units, the means of unclipped ones.
 
     But a planted unit takes back at most what a clean one gives: the loss of a wrong label knows no bounds, and a few
@@ -222,9 +222,11 @@ def _calibrated(option: Option, clean: Sketch, bad: Sketch) -> Scale:
     return Scale(option.scale.centre, float(means[0] - gain * ends[0]), float(gain))
 
 
-def _joined(parts: tuple[Sketch, ...]) -> Sketch:
+def _joined(parts: tuple[GradientSketch, ...]) -> GradientSketch:
     """The sketches of all folds together."""
-    return Sketch(np.concatenate([part.score for part in parts]), np.concatenate([part.length for part in parts]))
+    return GradientSketch(
+        np.concatenate([part.score for part in parts]), np.concatenate([part.length for part in parts])
+    )
 
 
 def prefer(options: list[Option], size: int) -> tuple[Option, list[Option]]:

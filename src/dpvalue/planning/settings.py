@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from dpvalue.display import changed_fields
-from dpvalue.engine.base import Engine
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
 from dpvalue.models import ModelFactory
 from dpvalue.privacy.budget import Privacy
@@ -27,7 +26,7 @@ GAMES = ["auto", "refit", "steps"]
 """What `Settings.game` may name; `register_method` adds to it."""
 
 
-class Fields(TypedDict, total=False):
+class SettingsKeywords(TypedDict, total=False):
     """The fields of `Settings` as keywords."""
 
     model: str | ModelFactory
@@ -48,7 +47,7 @@ class Fields(TypedDict, total=False):
     seed: int
 
 
-class Given(Fields, total=False):
+class EntryKeywords(SettingsKeywords, total=False):
     """The keywords of an entry point that reads data: the fields of `Settings`, labels and owners of rows."""
 
     target: str | None
@@ -212,14 +211,14 @@ def settings_of(given: Settings | None, keywords: Mapping[str, Any], **defaults:
 
 
 def read_given(
-    settings: Settings | None, given: Given, **defaults: Any
+    settings: Settings | None, given: EntryKeywords, **defaults: Any
 ) -> tuple[Settings, tuple[str | None, Any, Any]]:
     """Return the settings of an entry point that reads data (`settings_of`), and its target, groups and persons."""
     fields = {name: keyword for name, keyword in given.items() if name not in ("target", "groups", "persons")}
     return settings_of(settings, fields, **defaults), (given.get("target"), given.get("groups"), given.get("persons"))
 
 
-def shows_settings(keywords: type[Fields], **defaults: Any) -> Callable[[Entry], Entry]:
+def shows_settings(keywords: type[SettingsKeywords], **defaults: Any) -> Callable[[Entry], Entry]:
     """Make `help` and editors show the keywords of an entry point, with the defaults of `Settings` or its own."""
 
     def show(entry: Entry) -> Entry:

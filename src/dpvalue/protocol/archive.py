@@ -1,8 +1,13 @@
-"""Files of tensors with a JSON header: safetensors, never pickle; what is saved, and what crosses between both sides.
+"""Files of tensors with a JSON header, and who made them: what is saved, and what crosses between both sides.
 
-The header carries a kind, a format version and a digest over itself and every tensor, so that a truncated, altered or
-foreign file is refused with one clear line. It is no signature: whoever can write a file can make a new digest. Beside
-the digest may stand a seal (`dpvalue.protocol.sealing`), which signs it. The same content makes the same bytes.
+Tensors are stored by safetensors, never pickle. The header carries a kind, a format version and a digest over itself
+and every tensor, so that a truncated, altered or foreign file is refused with one clear line. The same content makes
+the same bytes. A digest is no signature: whoever can write a file can make a new one.
+
+Beside the digest may stand a seal: an Ed25519 signature over kind, format, digest, and the head of a ledger. The digest
+covers, of a release, the digests of job and request, the round, the party's name and its number of units. A key is a
+text file that its owner alone can read; what others need to know of it is one line, `ed25519:...`, which they write
+into their policy or roster.
 """
 
 from __future__ import annotations
@@ -12,15 +17,18 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError
-from dpvalue.storage import write_whole
-from dpvalue.stored import OBJECT, TEXT, fields, parse_json
+from dpvalue.storage import require_secret, write_secret, write_whole
+from dpvalue.stored import OBJECT, TEXT, fields, parse_json, read_text
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 DTYPES = (torch.float32, torch.float64, torch.int64)
 
@@ -46,8 +54,8 @@ class Archive:
         whole = {"format": self.version, "kind": self.kind, "digest": digest(header, tensors), "header": header}
         if seal is not None:
             whole["seal"] = seal
-        packed: bytes = save(tensors, {"dpvalue": as_text(whole)})
-        return packed
+        content: bytes = save(tensors, {"dpvalue": as_text(whole)})
+        return content
 
     def write(self, path: Path, header: dict[str, Any], tensors: Tensors) -> None:
         """Write a file, whole or not at all."""
@@ -70,12 +78,12 @@ class Archive:
         if foreign:
             allowed = ", ".join(map(str, DTYPES))
             raise DpvalueError(f"{what} is not a dpvalue file: its tensors must be {allowed}, got {foreign[0]}")
-        stored = described(content, what)
+        stored = read_metadata(content, what)
         version = stored.get("format")
         if type(version) is not int or version != self.version or stored.get("kind") != self.kind:
             kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
-            given = f"{short(stored['format']) if 'format' in stored else 'none'}{kind}"
-            raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {given}")
+            actual = f"{short(stored['format']) if 'format' in stored else 'none'}{kind}"
+            raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {actual}")
         header = stored.get("header")
         if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
             raise DpvalueError(f"{what} has been altered: its digest does not match")
@@ -90,7 +98,7 @@ def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
         return file.read(most)
 
 
-def described(content: bytes, what: str) -> dict[str, Any]:
+def read_metadata(content: bytes, what: str) -> dict[str, Any]:
     """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal; nothing if foreign."""
     size = int.from_bytes(content[:8], "little")
     whole = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what)
@@ -117,3 +125,98 @@ def digest(header: dict[str, Any], tensors: Tensors) -> str:
         hasher.update(f"{name} {numbers.dtype} {tuple(numbers.shape)}".encode())
         hasher.update(np.ascontiguousarray(numbers.numpy()).tobytes())
     return hasher.hexdigest()
+
+
+_KIND = "ed25519:"
+
+_SECRET = "dpvalue secret key "
+
+_SEAL = fields(by=TEXT, signature=TEXT, head=TEXT)
+
+
+@dataclass(frozen=True)
+class Seal:
+    """Who sealed a file, by the public line of its key, and the head of the ledger that the release is in, if any."""
+
+    by: str
+    head: str
+
+
+@dataclass(frozen=True, repr=False)  # a secret must not be printed
+class Key:
+    """A secret key."""
+
+    secret: bytes
+
+    @classmethod
+    def new(cls) -> Key:
+        """Return a key that nobody else has."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(Ed25519PrivateKey.generate().private_bytes_raw())
+
+    @classmethod
+    def read(cls, path: str | Path) -> Key:
+        """Return the key of a file; raises if others than its owner can read it."""
+        text = read_text(Path(path)).strip()
+        secret = text.removeprefix(_SECRET)
+        if not text.startswith(_SECRET) or len(secret) != 64 or set(secret) - set("0123456789abcdef"):
+            raise DpvalueError(f"{path} is not a key: create one with dpvalue key new")
+        require_secret(Path(path))
+        return cls(bytes.fromhex(secret))
+
+    def save(self, path: str | Path) -> None:
+        """Write the key to a file of its own, which its owner alone can read."""
+        write_secret(Path(path), f"{_SECRET}{self.secret.hex()}\n".encode("ascii"))
+
+    @property
+    def public(self) -> str:
+        """The line that others know the key by."""
+        return _KIND + self._private.public_key().public_bytes_raw().hex()
+
+    @property
+    def _private(self) -> Ed25519PrivateKey:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return Ed25519PrivateKey.from_private_bytes(self.secret)
+
+    def seal(self, kind: str, version: int, digest: str, head: str = "") -> dict[str, str]:
+        """Return a seal of a file of this kind, format and digest, to stand in it."""
+        by = self.public
+        signature = self._private.sign(_statement(kind, version, digest, head, by)).hex()
+        return {"by": by, "signature": signature, "head": head}
+
+    def __repr__(self) -> str:
+        return f"Key({self.public})"
+
+
+def open_seal(content: bytes, what: str) -> Seal | None:
+    """Return who sealed bytes whose digest was checked; None if nobody did. Raises for a wrong signature."""
+    stored = read_metadata(content, what)
+    seal = stored.get("seal")
+    if seal is None:
+        return None
+    _SEAL(f"the seal of {what}", seal)
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    statement = _statement(stored.get("kind"), stored.get("format"), stored.get("digest"), seal["head"], seal["by"])
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(require_public(seal["by"])))
+        key.verify(bytes.fromhex(seal["signature"]), statement)
+    except (InvalidSignature, ValueError):
+        raise DpvalueError(f"the signature of {what} is invalid: it was not made with the key that it names") from None
+    return Seal(seal["by"], seal["head"])
+
+
+def require_public(line: str) -> str:
+    """Return the hexadecimal digits of a public line; raises unless it is one."""
+    digits = line.removeprefix(_KIND)
+    if not line.startswith(_KIND) or len(digits) != 64 or set(digits) - set("0123456789abcdef"):
+        raise DpvalueError(f"a public key must be a line like {_KIND}0f..., got {line!r}")
+    return digits
+
+
+def _statement(kind: object, version: object, digest: object, head: str, by: str) -> bytes:
+    """What is signed."""
+    return as_text({"dpvalue": kind, "format": version, "digest": digest, "head": head, "by": by}).encode()

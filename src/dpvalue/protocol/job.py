@@ -3,7 +3,7 @@
 A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
 how. All of it is public. A request asks for one round, at some models; that for the first round follows from the job
 and a party's number of units. A release is what leaves a party. Each is a file (safetensors with a JSON header) and has
-a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.sealing`).
+a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.archive`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpvalue.data.encoding import Encoding, check_encoding, encoding_from_json, encoding_to_json
 from dpvalue.display import counted
-from dpvalue.engine.local import DTYPES
+from dpvalue.engine.engines import DTYPES
 from dpvalue.errors import DpvalueError, require_choice, require_count
 from dpvalue.models import KINDS, Model, ModelFactory, UnitNumbers, build_model, head_on_trunk
 from dpvalue.names import require_names
@@ -26,8 +26,8 @@ from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.protocol.archive import Archive, Parts, Tensors
 from dpvalue.protocol.messages import Message, Request, float_tensor
-from dpvalue.protocol.statistics import Gradient, Ground, Statistic, statistic_of_parts, statistic_parts
-from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, fields, maybe, one_of
+from dpvalue.protocol.statistics import Gradient, Statistic, StatisticContext, statistic_of_parts, statistic_parts
+from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, choice_of, fields, optional
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
@@ -39,8 +39,8 @@ _HEADER = fields(
     model=TEXT,
     model_digest=TEXT,
     rounds=COUNT,
-    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, seed=WHOLE, table=maybe(OBJECT)),
-    dtype=one_of(_FLOATS),
+    about=fields(utility=TEXT, target=optional(TEXT), recipe=TEXT, seed=WHOLE, table=optional(OBJECT)),
+    dtype=choice_of(_FLOATS),
 )
 
 
@@ -64,7 +64,7 @@ class PublicModel:
     Args:
         kind: its name, or its factory: in a file "custom", which is no name that a party can build.
         digest: of the model.
-        trunk: of a network whose head alone is asked about, the numbers of all that comes before (`models.Headed`).
+        trunk: of a network whose head alone is asked about, the numbers of all layers before it (`models.HeadOnTrunk`).
     """
 
     kind: str | ModelFactory
@@ -84,7 +84,7 @@ class PublicModel:
 
 
 @dataclass(frozen=True, eq=False)
-class Course:
+class RoundPlan:
     """How many rounds a job has, and what the first one asks.
 
     Attributes:
@@ -115,7 +115,7 @@ class Course:
 
 
 @dataclass(frozen=True, eq=False)
-class About:
+class JobNotes:
     """What a job says beside what a party computes: for people, and for whoever values the answers. All of it public.
 
     Attributes:
@@ -163,10 +163,10 @@ class Job(Message):
     origin: Tensor
     basis: Tensor | None
     mechanism: Mechanism
-    course: Course
+    course: RoundPlan
     privacy: Privacy
     simulation: Simulation | None
-    about: About
+    about: JobNotes
     dtype: str
     statistic: Statistic = Gradient()  # noqa: RUF009  (immutable)
 
@@ -188,7 +188,7 @@ class Job(Message):
         """How many releases a party makes in all."""
         return self.course.rounds
 
-    def first(self, units: int) -> Request:
+    def first_request(self, units: int) -> Request:
         """Return what a party of so many units is asked in the first round.
 
         Args:
@@ -198,7 +198,7 @@ class Job(Message):
             the request.
 
         Example:
-            >>> plan.job().first(60).round  # `plan` as in the example of `dpvalue.Plan`
+            >>> plan.job().first_request(60).round  # `plan` as in the example of `dpvalue.Plan`
             0
         """
         return Request(self.digest, 0, self.course.points[self.course.range_of(units)], self.course.shares)
@@ -219,26 +219,26 @@ class Job(Message):
     def build(self, device: torch.device) -> UnitNumbers:
         """Return what rows are asked through; of a model, along the basis if there is one."""
         like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
-        ground = Ground(
+        context = StatisticContext(
             model=partial(self.model.build, self.encoding, like),
             outputs=self.encoding.outputs,
             origin=self.origin.to(like),
             basis=None if self.basis is None else self.basis.to(like),
         )
-        return self.statistic.asked(ground)
+        return self.statistic.unit_numbers(context)
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a custom transformer cannot be part of a job: use preprocess='columns'")
-        table, (described, numbers) = self.about.table, statistic_parts(self.statistic)
+        table, (statistic_header, numbers) = self.about.table, statistic_parts(self.statistic)
         header = {
             **{name: getattr(self, name) for name in ("rounds", "dtype")},
             "about": {
                 **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
                 "table": None if table is None else table[0],
             },
-            "statistic": described,
+            "statistic": statistic_header,
             "encoding": encoding_to_json(self.encoding),
             "model": self.model.kind if isinstance(self.model.kind, str) else "custom",
             "model_digest": self.model.digest,
@@ -258,13 +258,13 @@ class Job(Message):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
         """Return the job that a file describes."""
         _HEADER("", header)
-        mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
+        mechanism, simulation = dict(header.get("mechanism") or {}), header.get("simulation")
         model = PublicModel(
             header["model"], header["model_digest"], float_tensor(tensors, "trunk", 1) if "trunk" in tensors else None
         )
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         about, least = header["about"], tensors.get("course.least")
-        said = about["table"]
+        table_header = about["table"]
         if least is None or least.dim() != 1 or not len(least):
             raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
         points, shares = float_tensor(tensors, "course.points", 3), float_tensor(tensors, "course.shares", 1)
@@ -277,14 +277,16 @@ class Job(Message):
             "the job",
             {
                 **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
-                "course": Course(header["rounds"], points, shares, least),
-                "about": build(About, "about", {**about, "table": None if said is None else (said, table)}),
+                "course": RoundPlan(header["rounds"], points, shares, least),
+                "about": build(
+                    JobNotes, "about", {**about, "table": None if table_header is None else (table_header, table)}
+                ),
                 "model": model,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),
                 "statistic": statistic_of_parts(header.get("statistic"), numbers),
-                "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
+                "simulation": None if simulation is None else build(Simulation, "simulation", simulation),
                 "origin": float_tensor(tensors, "origin", 1),
                 "basis": float_tensor(tensors, "basis", 2) if "basis" in tensors else None,
             },

@@ -20,7 +20,7 @@ LONGEST_REFUSAL = 500
 
 
 @dataclass(frozen=True)
-class Asked:
+class Question:
     """What a coordinator sends.
 
     Attributes:
@@ -33,7 +33,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Answered:
+class Reply:
     """What comes back: a release or a refusal, and never both.
 
     Attributes:
@@ -53,52 +53,52 @@ class Answered:
             raise ValueError(f"refused must be at most {LONGEST_REFUSAL} printable characters")
 
 
-Respond = Callable[[Asked], Answered]
+Respond = Callable[[Question], Reply]
 """The party's side: what it answers to what is asked."""
 
 
 class Nodes(Protocol):
-    """Whom a coordinator can ask, by number. Over Flower, or in this process (`together.py`)."""
+    """Whom a coordinator can ask, by number. Over Flower: `dpvalue.flower.app.GridNodes`."""
 
     def nodes(self) -> list[int]:
         """Return the nodes that are connected now, in order."""
         ...
 
-    def exchange(self, asked: Mapping[int, Asked], deadline: float) -> Iterator[tuple[int, Answered | None]]:
+    def exchange(self, questions: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers, as answers come; each node that was asked comes once.
 
         Args:
-            asked: what to ask, by node.
+            questions: the question to each node.
             deadline: seconds from now, after which who has not answered is absent: None. So is a node of whom
                 Flower reports an error.
         """
         ...
 
 
-def gathered(nodes: Nodes, count: int, patience: float) -> list[int]:
+def wait_for_nodes(nodes: Nodes, count: int, patience: float) -> list[int]:
     """Return the nodes as soon as there are so many, or those that there are after so many seconds.
 
     A SuperNode that was killed cannot come back before a minute has passed.
     """
     end = time.monotonic() + patience
-    while len(found := nodes.nodes()) < count and time.monotonic() < end:
+    while len(connected := nodes.nodes()) < count and time.monotonic() < end:
         time.sleep(0.5)
-    return found
+    return connected
 
 
-def answer(respond: Respond, asked: Asked | None) -> Answered:
+def answer(respond: Respond, question: Question | None) -> Reply:
     """Return what the party answers; `FAILED`, and nothing else, where it raises or where what was asked has no shape.
 
     Formal guarantee: no part of an exception leaves. Its text, which may hold a row, goes to the party's own log, at
     level debug.
     """
-    if asked is not None:
+    if question is not None:
         try:
-            answered = respond(asked)
-            if type(answered) is Answered:
-                return answered
+            reply = respond(question)
+            if type(reply) is Reply:
+                return reply
             _log.error("the party's answer is not an Answered")
         except (Exception, SystemExit) as error:
             _log.error("the party could not answer: %s", type(error).__name__)
             _log.debug("why the party could not answer", exc_info=error)
-    return Answered(b"", FAILED)
+    return Reply(b"", FAILED)

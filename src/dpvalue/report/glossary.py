@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpvalue.printable import safe
+from dpvalue.display import safe
 
 FIELD = {
     "party": "Owner of the data that is valued: a row, a data set or an organisation.",

@@ -12,15 +12,23 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.detection import is_useful
-from dpvalue.display import counted
+from dpvalue.display import counted, safe
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED
 from dpvalue.methods.scores import Scores
-from dpvalue.printable import safe
-from dpvalue.report.charts import LARGEST, Bar, Line, bars, histogram, line_chart
+from dpvalue.report.figures import (
+    LARGEST,
+    Bar,
+    Line,
+    bars,
+    histogram,
+    line_chart,
+    shown_columns,
+    table_data,
+    table_section,
+)
 from dpvalue.report.glossary import TERMS, tooltip
-from dpvalue.report.parties import shown_columns, table_data, table_section
-from dpvalue.report.record import Record, Valued
+from dpvalue.report.record import Record, Valuation
 from dpvalue.values.intervals import MOST_NAMED
 from dpvalue.values.payouts import amount
 
@@ -89,7 +97,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
 """
 
 
-def _summary(record: Record, values: Valued, parties: int) -> str:
+def _summary(record: Record, values: Valuation, parties: int) -> str:
     walked = f"{counted(values.walks, 'permutation')}" if values.walks else "exact"
     if values.game:
         walked += f". Each party {values.game}"
@@ -147,7 +155,7 @@ def _federated(record: Record) -> str:
     )
 
 
-def _verdict(values: Valued) -> str:
+def _verdict(values: Valuation) -> str:
     *said, about = values.verdict or ("",)
     lines = "".join(f"<p>{safe(sentence)}</p>" for sentence in said)
     return f'<section class="verdict"><h2>Verdict</h2>{lines}<p class="soft">{safe(about)}</p></section>'
@@ -218,7 +226,7 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
 
 def _tasks(record: Record) -> str:
     figures = []
-    worth = "utility" if record.values is None or record.values.game != Scores.words else Scores.worth
+    worth = "utility" if record.values is None or record.values.game != Scores.summary else Scores.worth_label
     for kind, how in _CURVES.items():
         text = f"{worth.capitalize()} {how}"
         curves = [curve for curve in record.curves if curve.kind == kind]

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass
 from reprlib import repr as short
 from typing import Annotated, Any
 
-from dpvalue.data.metrics import LOSS
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
-from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
+from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, choice_of, read
 from dpvalue.tasks import ORDERS
 
 FORMAT_VERSION = 2
@@ -32,7 +31,7 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Trained:
+class ModelRecord:
     """The training: task, model, settings as text, and the seed of public randomness."""
 
     task: str
@@ -42,7 +41,7 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanRecord:
     """The plan: fields of `Plan`, and its text."""
 
     ceiling: float
@@ -56,7 +55,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Charged:
+class LedgerState:
     """The state of a ledger after the run: epsilon spent, its budget, its terms, and its head."""
 
     spent: float
@@ -66,7 +65,7 @@ class Charged:
 
 
 @dataclass(frozen=True)
-class Valued:
+class Valuation:
     """How values were computed, and the verdict.
 
     Attributes:
@@ -87,12 +86,12 @@ class Valued:
     verdict: tuple[str, ...]
     pay: Annotated[float, POSITIVE] | None
     game: str
-    metric: str = LOSS.title
+    metric: str
 
     @property
     def utility(self) -> str:
         """The metric and the public rows, as text."""
-        if self.game == Scores.words:
+        if self.game == Scores.summary:
             return "none (scores are valued by their sum, whatever the metric)"
         return f"{self.metric}, on {self.public_rows} public rows"
 
@@ -104,8 +103,8 @@ class Valued:
 class CurveRecord:
     """The points of a `Curve`."""
 
-    kind: Annotated[str, one_of(("removal", "addition"))]
-    order: Annotated[str, one_of(ORDERS)]
+    kind: Annotated[str, choice_of(("removal", "addition"))]
+    order: Annotated[str, choice_of(ORDERS)]
     shares: tuple[float, ...]
     mean: tuple[Utility, ...]
     spread: tuple[Utility, ...]
@@ -129,7 +128,7 @@ class Detection:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweringParty:
     """A participant of a study: its number of units, of releases, and its key if it signed."""
 
     party: str
@@ -139,7 +138,7 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Rejected:
+class RejectionRecord:
     """A missing or rejected release of a party, and the reason."""
 
     party: str
@@ -148,7 +147,7 @@ class Rejected:
 
 
 @dataclass(frozen=True)
-class Federated:
+class StudyRecord:
     """A study whose parties released on their own machines.
 
     Attributes:
@@ -160,8 +159,8 @@ class Federated:
 
     job: str
     rounds: Count
-    answered: tuple[Answered, ...]
-    rejected: tuple[Rejected, ...]
+    answered: tuple[AnsweringParty, ...]
+    rejected: tuple[RejectionRecord, ...]
 
 
 @dataclass(frozen=True)
@@ -185,14 +184,14 @@ class Record:
     made: str
     versions: Versions
     toml: str
-    trained: Trained
+    trained: ModelRecord
     guarantee: Annotated[Guarantee, check_guarantee]
-    plan: Planned | None
-    ledger: Charged | None
-    values: Valued | None
+    plan: PlanRecord | None
+    ledger: LedgerState | None
+    values: Valuation | None
     curves: tuple[CurveRecord, ...]
     detection: Detection | None
-    federated: Federated | None = None
+    federated: StudyRecord | None = None
 
     def __post_init__(self) -> None:
         if self.plan is not None and not self.guarantee.private:

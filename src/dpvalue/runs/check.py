@@ -14,15 +14,15 @@ from dpvalue.arrays import Bools
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.files import Block, is_text, read_private
-from dpvalue.data.parties import numbered_groups, spread
+from dpvalue.data.parties import number_groups, party_person_pairs
 from dpvalue.data.schema import Categorical, Numeric
 from dpvalue.models import CLASSIFICATION
 from dpvalue.runs.config import RunConfig
-from dpvalue.runs.sources import Job, open_job
+from dpvalue.runs.sources import FileRun, open_run
 
 
 @dataclass(frozen=True, order=True)
-class Kind:
+class FindingKind:
     """A kind of finding: the column it is in ("" for a whole record), what is found there, whether the row counts."""
 
     counts: bool
@@ -38,7 +38,7 @@ class FileCheck:
     records: int
     unused: int
     numbered: str
-    places: dict[Kind, dict[str, list[int]]]
+    places: dict[FindingKind, dict[str, list[int]]]
 
 
 @dataclass(frozen=True)
@@ -66,9 +66,9 @@ class _Notes:
     """Places of findings, while a file is read."""
 
     first: int
-    by_kind: dict[Kind, dict[str, list[int]]] = field(default_factory=dict)
+    by_kind: dict[FindingKind, dict[str, list[int]]] = field(default_factory=dict)
 
-    def add(self, kind: Kind, column: Column | None, where: Iterable[int]) -> None:
+    def add(self, kind: FindingKind, column: Column | None, where: Iterable[int]) -> None:
         for place in where:
             cell = "" if column is None else _shown(column, place)
             self.by_kind.setdefault(kind, {}).setdefault(cell, []).append(self.first + place)
@@ -81,13 +81,13 @@ def check(config: RunConfig) -> Check:
 
     No guarantee: what it returns is a function of the rows, without noise.
     """
-    job = open_job(config)
+    job = open_run(config)
     groups, persons = job.owners
     beyond, public = _beyond(job), _public_rows(job)
     files, labels, start = [], [], 0
     for path, peek in zip(config.train, job.peeks, strict=True):
         numbered = "line" if is_text(Path(path)) else "row"
-        places: dict[Kind, dict[str, list[int]]] = {}
+        places: dict[FindingKind, dict[str, list[int]]] = {}
         unused = np.zeros(peek.rows, dtype=bool)
         done = 0
         for block in read_private(Path(path), _names(job)):
@@ -96,14 +96,14 @@ def check(config: RunConfig) -> Check:
             silent = _note_block(job, block, notes)
             silent |= _note_owner(block, config.group, None if groups is None else groups[rows], "no party", notes)
             silent |= _note_owner(block, config.person, None if persons is None else persons[rows], "no id", notes)
-            kind = Kind(
+            kind = FindingKind(
                 False, str(config.person), f"in more than {config.parties_per_person} parties, counts in the first"
             )
             if beyond[rows].any():
                 notes.add(kind, block.columns[str(config.person)], np.flatnonzero(beyond[rows]))
             silent |= beyond[rows]
             copies = [place for place, row in enumerate(_rows(job, block.columns)) if row in public]
-            notes.add(Kind(True, "", f"also in {config.test}, not protected"), None, copies)
+            notes.add(FindingKind(True, "", f"also in {config.test}, not protected"), None, copies)
             unused[done : done + len(block.columns)] = silent
             labels.append(job.labels(block.columns[config.target]))
             done += len(block.columns)
@@ -112,38 +112,38 @@ def check(config: RunConfig) -> Check:
     return Check(tuple(files), *_labels(job, np.concatenate(labels)))
 
 
-def _public_rows(job: Job) -> set[tuple[Any, ...]]:
+def _public_rows(job: FileRun) -> set[tuple[Any, ...]]:
     """The rows of the public file: what each cell of features and target says."""
     features = job.utility.X
     return set(zip(*(features[name].texts() for name in job.schema.names), job.utility.y, strict=True))
 
 
-def _rows(job: Job, columns: Columns) -> Iterable[tuple[Any, ...]]:
+def _rows(job: FileRun, columns: Columns) -> Iterable[tuple[Any, ...]]:
     """The same of private records; a bad one, of which nothing is known, is not among them."""
     target = job.labels(columns[job.config.target])
     return zip(*(columns[name].texts() for name in job.schema.names), target, strict=True)
 
 
-def _names(job: Job) -> list[str]:
+def _names(job: FileRun) -> list[str]:
     config = job.config
     own = [name for name in (config.group, config.person) if name is not None]
     return list(dict.fromkeys([*job.schema.names, config.target, *own]))
 
 
-def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
+def _note_block(job: FileRun, block: Block, notes: _Notes) -> Any:
     """Note what is wrong with records, features and labels; return which records contribute nothing."""
     silent = block.bad
     for place, fault in block.faults.items():
-        notes.add(Kind(False, "", fault), None, [place])
+        notes.add(FindingKind(False, "", fault), None, [place])
     for name, unreadable in job.schema.unreadable(block.columns).items():
-        notes.add(Kind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
+        notes.add(FindingKind(False, name, "not a finite number"), block.columns[name], np.flatnonzero(unreadable))
         silent |= unreadable
     with np.errstate(all="ignore"):
         large = ~np.isfinite(job.schema.transform(block.columns).astype(np.float32)).all(axis=1) & ~silent
-    notes.add(Kind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
+    notes.add(FindingKind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
     silent |= large
     target = block.columns[job.config.target]
-    missing = target.lacking() & ~block.bad
+    missing = target.missing_cells() & ~block.bad
     known = index_of(job.classes or ())
     if job.task == CLASSIFICATION:
         wrong = ~missing & ~block.bad & np.array([label not in known for label in target.texts()], dtype=bool)
@@ -151,27 +151,29 @@ def _note_block(job: Job, block: Block, notes: _Notes) -> Any:
     else:
         with np.errstate(all="ignore"):
             wrong, text = np.isinf(target.numbers().astype(np.float32)), "not a finite number"
-    notes.add(Kind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
-    notes.add(Kind(False, job.config.target, text), target, np.flatnonzero(wrong))
+    notes.add(FindingKind(False, job.config.target, "missing, the target"), None, np.flatnonzero(missing))
+    notes.add(FindingKind(False, job.config.target, text), target, np.flatnonzero(wrong))
     _note_features(job, block, notes)
     return silent | missing | wrong
 
 
-def _note_features(job: Job, block: Block, notes: _Notes) -> None:
+def _note_features(job: FileRun, block: Block, notes: _Notes) -> None:
     """Note what counts, but perhaps not as was meant."""
     for encoder in job.schema.columns_:
         column = block.columns[encoder.name]
-        missing = column.lacking() & ~block.bad
+        missing = column.missing_cells() & ~block.bad
         if isinstance(encoder, Numeric):
             notes.add(
-                Kind(True, encoder.name, f"missing, counts as {encoder.missing:g}"), None, np.flatnonzero(missing)
+                FindingKind(True, encoder.name, f"missing, counts as {encoder.missing:g}"),
+                None,
+                np.flatnonzero(missing),
             )
         elif isinstance(encoder, Categorical):
             known = index_of(encoder.categories)
             new = ~missing & ~block.bad & np.array([text not in known for text in column.texts()], dtype=bool)
-            notes.add(Kind(True, encoder.name, "missing, counts as no category"), None, np.flatnonzero(missing))
+            notes.add(FindingKind(True, encoder.name, "missing, counts as no category"), None, np.flatnonzero(missing))
             what = f"not a category of {job.config.test}, counts as none"
-            notes.add(Kind(True, encoder.name, what), column, np.flatnonzero(new))
+            notes.add(FindingKind(True, encoder.name, what), column, np.flatnonzero(new))
 
 
 def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _Notes) -> Any:
@@ -180,24 +182,24 @@ def _note_owner(block: Block, name: str | None, owners: Any, what: str, notes: _
     if owners is None or name is None:
         return ownerless
     ownerless = np.array([owner is None for owner in owners], dtype=bool)
-    notes.add(Kind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
+    notes.add(FindingKind(False, name, what), block.columns[name], np.flatnonzero(ownerless & ~block.bad))
     return ownerless
 
 
-def _beyond(job: Job) -> Bools:
+def _beyond(job: FileRun) -> Bools:
     """Which rows do not count as their person is in more parties than may be, and this is none of the first."""
     groups, persons = job.owners
     rows = sum(peek.rows for peek in job.peeks)
     if persons is None:
         return np.zeros(rows, dtype=bool)
-    party = np.arange(rows) if groups is None else numbered_groups(groups)[1]
-    person = numbered_groups(persons)[1]
+    party = np.arange(rows) if groups is None else number_groups(groups)[1]
+    person = number_groups(persons)[1]
     there = (party >= 0) & (person >= 0)
-    beyond: Bools = there & (spread(party, person, job.config.parties_per_person)[1] < 0)
+    beyond: Bools = there & (party_person_pairs(party, person, job.config.parties_per_person)[1] < 0)
     return beyond
 
 
-def _labels(job: Job, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
+def _labels(job: FileRun, private: Any) -> tuple[tuple[tuple[str, str, str], ...], frozenset[str]]:
     """Labels of the public file and of the private ones, side by side."""
     public = np.asarray(job.utility.y)
     if job.classes is not None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-from dpvalue.data.metrics import METRICS
 from dpvalue.data.schema import PREPROCESSORS
+from dpvalue.data.utility import METRICS
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.games.semivalues import semivalues
 from dpvalue.models import TASK_OF

@@ -14,15 +14,23 @@ import torch
 
 from dpvalue.data.checks import require_other_file
 from dpvalue.data.files import read_labels, read_public
-from dpvalue.data.metrics import as_metric
 from dpvalue.data.parties import Parties
-from dpvalue.data.utility import Utility
+from dpvalue.data.utility import Utility, as_metric
 from dpvalue.detection import auc, precision_at
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues as kinds_of
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.progress import Progress
-from dpvalue.report.record import Charged, CurveRecord, Detection, Planned, Record, Trained, Valued, Versions
+from dpvalue.report.record import (
+    CurveRecord,
+    Detection,
+    LedgerState,
+    ModelRecord,
+    PlanRecord,
+    Record,
+    Valuation,
+    Versions,
+)
 from dpvalue.runs.config import RunConfig
 from dpvalue.runs.folder import (
     Folder,
@@ -37,7 +45,7 @@ from dpvalue.runs.folder import (
 )
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.run import release_prepared, value_prepared
-from dpvalue.runs.sources import Job, Known
+from dpvalue.runs.sources import FileRun, GroundTruth
 from dpvalue.runs.table import Table
 from dpvalue.tasks import ORDERS, Curve, retraining_curve
 from dpvalue.values.result import Result
@@ -53,7 +61,7 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
         made=datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
         versions=Versions(__version__, platform.python_version(), torch.__version__),
         toml=config.to_toml(),
-        trained=Trained(table.encoding.task, str(table.model), how, config.seed),
+        trained=ModelRecord(table.encoding.task, str(table.model), how, config.seed),
         guarantee=table.guarantee,
         plan=None if plan is None else _planned(plan),
         ledger=None if config.ledger is None else _charged(config.ledger),
@@ -64,30 +72,30 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
 
 
 def valued_record(
-    record: Record, result: Result, known: Known | None, curves: list[Curve], pay: float | None = None
+    record: Record, result: Result, known: GroundTruth | None, curves: list[Curve], pay: float | None = None
 ) -> Record:
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
-    verdict, game = result.verdict(pay).sentences, result.table.method.words
+    verdict, game = result.verdict(pay).sentences, result.table.method.summary
     metric = as_metric(result.utility.metric).title
     return replace(
         record,
-        values=Valued(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
+        values=Valuation(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )
 
 
-def _planned(plan: Plan) -> Planned:
+def _planned(plan: Plan) -> PlanRecord:
     limits = plan.limits
     ceilings = limits.ceiling, limits.gaussian_ceiling, limits.laplace_ceiling
-    return Planned(*ceilings, plan.expected_auc, plan.efficiency, plan.sizes.records, plan.advice, str(plan))
+    return PlanRecord(*ceilings, plan.expected_auc, plan.efficiency, plan.sizes.records, plan.advice, str(plan))
 
 
-def _charged(path: str) -> Charged:
+def _charged(path: str) -> LedgerState:
     ledger = Ledger(path)
-    return Charged(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
+    return LedgerState(ledger.spent_epsilon, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
 
 
 def _points(curve: Curve) -> CurveRecord:
@@ -95,7 +103,7 @@ def _points(curve: Curve) -> CurveRecord:
     return CurveRecord(curve.kind, curve.order, shares, mean, spread, curve.retrained)
 
 
-def _detection(result: Result, known: Known) -> Detection:
+def _detection(result: Result, known: GroundTruth) -> Detection:
     values, marked = result.values[result.semivalues[0].name], known.marked
     k = int(marked.sum())
     return Detection(
@@ -111,12 +119,12 @@ def _detection(result: Result, known: Known) -> Detection:
 _NOTHING = "nothing was written"
 
 
-class Interrupted(Exception):  # noqa: N818
+class RunInterrupted(Exception):  # noqa: N818
     """A run that was stopped by the user; the message says what was kept and how to go on."""
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class FinishedRun:
     """A finished run."""
 
     folder: Path
@@ -125,7 +133,7 @@ class Done:
     record: Record
 
 
-def execute(job: Job, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> Done:
+def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> FinishedRun:
     """Make the releases and the values, and write the folder.
 
     From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
@@ -162,7 +170,7 @@ def _saying(how_to_go_on: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise Interrupted(f"stopped; {how_to_go_on()}") from None
+        raise RunInterrupted(f"stopped; {how_to_go_on()}") from None
     except OSError as error:
         raise DpvalueError(f"{error.filename}: {error.strerror}; {how_to_go_on()}") from None
     except DpvalueError as error:
@@ -212,7 +220,7 @@ def value_table(
 def make_values(
     record: Record,
     result: Result,
-    known: Known | None,
+    known: GroundTruth | None,
     progress: Progress,
     pay: float | None,
     retrained: list[Curve] | None = None,
@@ -226,10 +234,10 @@ def make_values(
     return values, valued_record(record, result, known, curves, pay)
 
 
-def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> Done:
+def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> FinishedRun:
     """Write values and the page into a folder that holds the table."""
     keep_values(folder, record, values)
-    return Done(folder, result, values, record)
+    return FinishedRun(folder, result, values, record)
 
 
 def revalue(
@@ -240,7 +248,7 @@ def revalue(
     progress: Progress,
     pay: float | None = None,
     metric: str | None = None,
-) -> Done:
+) -> FinishedRun:
     """Value the table of a folder again, with another public file, metric, semivalues or total; spends nothing."""
     config = replace(folder.config, metric=metric or folder.config.metric)
     table, schema = folder.table()
@@ -272,7 +280,7 @@ def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None
     return folder.path / f"revalue-{name}{'' if metric is None else f'-{metric}'}"
 
 
-def _retrained(job: Job, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
+def _retrained(job: FileRun, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
     """Curves of models trained on raw rows, which only a run without privacy may show."""
     if result.guarantee.private:
         return None

@@ -18,24 +18,22 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.data.metrics import LOSS
 from dpvalue.data.parties import read_data
-from dpvalue.data.rows import PublicRows
-from dpvalue.data.utility import Utility
+from dpvalue.data.utility import LOSS, Utility
 from dpvalue.display import extremes
 from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.party.contributions import Answering, Contributions
-from dpvalue.planning.settings import Given, Settings, read_given, shows_settings
+from dpvalue.party.contributions import Contributions, Responder
+from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
-from dpvalue.protocol.messages import Asked, AtPoints
+from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.rounds import Ask
-from dpvalue.runs.run import Prepared, Run, announce, prepare
+from dpvalue.runs.run import PreparedRun, Run, announce, prepare
 from dpvalue.streams import Purpose, permutations, stream
 
 RATES = tuple(10 ** (exponent / 2) for exponent in range(-10, 3))  # 1e-5 to 10
@@ -44,7 +42,7 @@ PAPER = Schedule("decaying", burn_in=0.2)
 
 
 @dataclass(frozen=True, eq=False)
-class Learned:
+class FederatedResult:
     """What federated learning found.
 
     Formal guarantee: a function of the parties' releases and of public things; `guarantee` says how private these are.
@@ -101,7 +99,7 @@ class Learning:
         seed: of the permutations.
         ask: how parties are asked, in the order of `names`.
         names: of the parties.
-        spent: the guarantee of k releases.
+        guarantee: the guarantee of k releases.
     """
 
     walker: Walker
@@ -111,14 +109,14 @@ class Learning:
     seed: int
     ask: Ask
     names: tuple[str | int, ...]
-    spent: Guarantee
+    guarantee: Guarantee
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)
         _require_learns(self.schedule)
         self.schedule.first_valued(self.rounds)
 
-    def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+    def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> FederatedResult:
         """Train the global model, and value each round by so many permutations; Shapley values if no kind is given."""
         require_count("orders", orders)
         first, n = self.schedule.first_valued(self.rounds), len(self.names)
@@ -134,14 +132,14 @@ class Learning:
                 progress("learning", number + 1, self.rounds)
             model = self._moved(theta, combined)
             worth = float(self.evaluate(model[None])[0])
-        return Learned(
+        return FederatedResult(
             names=self.names,
             estimates={name: estimator.estimate for name, estimator in estimators.items()},
             model=model.cpu(),
             table=combined.cpu(),
             utility=worth,
             learning_rate=self.walker.learning_rate,
-            guarantee=self.spent,
+            guarantee=self.guarantee,
         )
 
     def at_rate(self, rate: float) -> Learning:
@@ -193,7 +191,7 @@ def _require_learns(schedule: Schedule) -> None:
         )
 
 
-@shows_settings(Given, schedule=PAPER)
+@shows_settings(EntryKeywords, schedule=PAPER)
 def federated(
     parties: Any,
     utility: Any,
@@ -203,8 +201,8 @@ def federated(
     orders: int = 100,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
     progress: bool | Progress = True,
-    **given: Unpack[Given],
-) -> Learned:
+    **given: Unpack[EntryKeywords],
+) -> FederatedResult:
     """Train one model on all parties' data by federated learning, and value the parties round by round.
 
     Formal guarantee: as `dpvalue.value`, for the values, the global model and everything else returned. The budget is
@@ -254,8 +252,8 @@ def federated(
     return found
 
 
-def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> Prepared:
-    """Decide every setting from public things, as `prepare` does; `Prepared.job` is then what parties are asked."""
+def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> PreparedRun:
+    """Decide every setting from public things, as `prepare` does; `PreparedRun.job` is then what parties are asked."""
     require_count("rounds", rounds)
     rate, schedule = settings.learning_rate, settings.resolved_schedule if settings.schedule else PAPER
     _require_learns(schedule)
@@ -263,12 +261,14 @@ def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: I
     prepared = prepare(utility, replace(asked, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
     if rate == "auto":
         found = _stand_ins(prepared).best_rate()
-        at = replace(prepared.at, settings=replace(asked, learning_rate=found))
-        return replace(prepared, at=at, choice=replace(prepared.choice, learning_rate=found))
+        situation = replace(prepared.situation, settings=replace(asked, learning_rate=found))
+        return replace(prepared, situation=situation, choice=replace(prepared.choice, learning_rate=found))
     return prepared
 
 
-def learn(run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> Learned:
+def learn(
+    run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent
+) -> FederatedResult:
     """Train and value with all parties in this process.
 
     Formal guarantee: reads the parties' data only through one release per party and round, of the clipped gradient at a
@@ -278,7 +278,7 @@ def learn(run: Run, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progre
     run.contributions.grid()  # raises for sums that would not be exact, before anything is charged
     if run.charging is not None:
         run.charging.keeper.reserve(learning.rounds, run.charging.charge)
-    return replace(learning.run(orders, kinds, progress), guarantee=run.spent)
+    return replace(learning.run(orders, kinds, progress), guarantee=run.guarantee)
 
 
 def learning_of(run: Run) -> Learning:
@@ -291,47 +291,48 @@ def learning_of(run: Run) -> Learning:
         seed=run.settings.seed,
         ask=run.ask,
         names=run.names,
-        spent=run.choice.spent,
+        guarantee=run.choice.guarantee,
     )
 
 
-def learning_for(prepared: Prepared, names: tuple[str | int, ...], ask: Ask) -> Learning:
-    """Return the server's side for parties who are asked by messages: `rounds.ask_each` of `prepared.job(names)`."""
-    choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
+def learning_for(prepared: PreparedRun, names: tuple[str | int, ...], ask: Ask) -> Learning:
+    """Return the server's side for parties who are asked by messages, `rounds.requests` of `prepared.job(names)`."""
+    choice, settings, public = prepared.choice, prepared.situation.settings, prepared.situation.public
     return Learning(
-        walker=Walker(choice.walked, choice.initial, choice.learning_rate, settings.engine),
-        evaluate=Evaluator(public, choice.walked, settings.engine),
+        walker=Walker(choice.walk_model, choice.initial, choice.learning_rate, settings.engine),
+        evaluate=Evaluator(public, choice.walk_model, settings.engine),
         schedule=choice.schedule,
         rounds=settings.permutations,
         seed=settings.seed,
         ask=ask,
         names=names,
-        spent=choice.spent,
+        guarantee=choice.guarantee,
     )
 
 
-def _stand_ins(prepared: Prepared) -> Learning:
+def _stand_ins(prepared: PreparedRun) -> Learning:
     """The same learning by stand-ins: rows of one half of the public set, with the planned noise; the other judges."""
-    at, choice, engine = prepared.at, prepared.choice, prepared.at.settings.engine
-    mechanism, public, initial = choice.mechanism, at.public, choice.initial
-    generator = stream(at.settings.seed, Purpose.TUNING)
+    situation, choice, engine = prepared.situation, prepared.choice, prepared.situation.settings.engine
+    mechanism, public, initial = choice.mechanism, situation.public, choice.initial
+    generator = stream(situation.settings.seed, Purpose.TUNING)
     one, other = np.array_split(generator.permutation(len(public.x)), 2)
-    sizes = at.units if mechanism.per_unit else at.sizes
-    drawn = torch.from_numpy(generator.choice(one, int(sizes.sum())))
-    x, y = public.x.cpu()[drawn].numpy(), public.y.cpu()[drawn].numpy()
-    rows = PublicRows.by_party(x, y, sizes, initial.dtype, initial.device)
-    # A stand-in's rows are of different persons.
-    rule = replace(mechanism, unit="record") if mechanism.unit == "person" else mechanism
+    sizes = situation.units if mechanism.per_unit else situation.sizes
+    rows = public.stand_ins(generator.choice(one, int(sizes.sum())), sizes, initial)
     noise = noise_source("fast", int(generator.integers(2**31)))
-    answering = Answering(Contributions(choice.asked, rows, rule, engine), noise, np.arange(at.n), initial)
+    answering = Responder(
+        Contributions(choice.unit_numbers, rows, mechanism.for_public_rows(), engine),
+        noise,
+        np.arange(situation.n),
+        initial,
+    )
     judges = torch.from_numpy(other).to(public.x.device)
 
-    def ask(number: int, after: Tensor, asked: Asked) -> Tensor:
+    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
         return answering.answer(number, asked)
 
     half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
-    learning = learning_for(prepared, tuple(range(at.n)), ask)
-    return replace(learning, evaluate=Evaluator(half, choice.walked, engine))
+    learning = learning_for(prepared, tuple(range(situation.n)), ask)
+    return replace(learning, evaluate=Evaluator(half, choice.walk_model, engine))
 
 
 _semivalues = semivalues  # the argument of federated shadows the function

@@ -10,7 +10,7 @@ from dpvalue.detection import efficiency, is_useful
 from dpvalue.display import counted, html_lines
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.planning.expectation import Agreement, Expectation
+from dpvalue.planning.situation import Agreement, Expectation
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.progress import Progress, reporting
@@ -18,7 +18,7 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs
-from dpvalue.runs.run import Prepared, release_prepared, value_prepared
+from dpvalue.runs.run import PreparedRun, release_prepared, value_prepared
 from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
 
@@ -37,7 +37,7 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Limits:
+class Bounds:
     """What the budget allows before any setting is chosen.
 
     Attributes:
@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TargetAUC:
     """A target AUC, and the epsilon at which it is expected; infinite if out of reach.
 
     Without a utility, it is the epsilon below which the ceiling rules the AUC out; None for records and persons.
@@ -100,13 +100,13 @@ class Plan:
     schedule: Schedule
     spent: Guarantee | None
     table_noise: float | None
-    limits: Limits
+    limits: Bounds
     projection: Projection | None
     expected: Expectation | Agreement | None
-    wanted: Wanted | None
+    wanted: TargetAUC | None
     costs: Costs
     advice: str = ""
-    prepared: Prepared | None = field(default=None, repr=False, compare=False)
+    prepared: PreparedRun | None = field(default=None, repr=False, compare=False)
 
     def release(self, parties: Any, *, progress: bool | Progress = True, **data: Any) -> Table:
         """Return the private table of these parties' releases, made as planned.
@@ -180,7 +180,7 @@ class Plan:
         """
         return self._prepared().job(target=target)
 
-    def _prepared(self) -> Prepared:
+    def _prepared(self) -> PreparedRun:
         if self.prepared is None:
             raise DpvalueError("utility must be given to dpvalue.plan: without it the plan has made no choices")
         return self.prepared
@@ -253,8 +253,8 @@ class Plan:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
         inside = "" if unit == "party" else f", {counted(sizes.units, unit)} each"
         lines = [f"parties: {sizes.parties}{inside}", f"releases: {self._releases()}"]
-        if self.prepared is not None and self.prepared.choice.lacking:
-            lines.append(f"game: steps, because the refit game {self.prepared.choice.lacking}")
+        if self.prepared is not None and self.prepared.choice.no_refit_reason:
+            lines.append(f"game: steps, because the refit game {self.prepared.choice.no_refit_reason}")
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed: epsilon = {self.privacy.epsilon:.4g} (poisson accounting); really spent:")
         lines.append(f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}")
@@ -317,7 +317,7 @@ class Plan:
     @property
     def _judged(self) -> str:
         """The metric of the rehearsal, where values use another one."""
-        is_loss = self.prepared is None or self.prepared.at.public.metric.of_loss is not None
+        is_loss = self.prepared is None or self.prepared.situation.public.metric.of_loss is not None
         return "" if is_loss else " with the loss as metric"
 
     def _releases(self) -> str:
@@ -327,7 +327,7 @@ class Plan:
             return "1 per party (refit game)"
         return f"{self.spent.releases} per party ({self.schedule})"
 
-    def _needed(self, wanted: Wanted) -> str:
+    def _needed(self, wanted: TargetAUC) -> str:
         auc = f"AUC {wanted.auc:g}"
         if wanted.epsilon is None:
             return f"{auc}: give a utility to see which epsilon it needs"

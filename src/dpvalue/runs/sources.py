@@ -1,8 +1,8 @@
 """A run from files: the public file is read, the private ones are peeked at, and a plan is made.
 
-Private files are opened twice. `open_job` reads the names of their columns and their numbers of lines; with `group` (or
+Private files are opened twice. `open_run` reads the names of their columns and their numbers of lines; with `group` (or
 `person`), that column too, which tells the party of each line (the number of persons of each party): what is public of
-them, and until the user has agreed nothing else is read. `Job.read` reads the rows.
+them, and until the user has agreed nothing else is read. `FileRun.read` reads the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpvalue.data.encoding import EncodedRows
 from dpvalue.data.files import Peek, is_text, open_private, read_encoded, read_labels, read_public, require_records
 from dpvalue.data.parties import Parties
 from dpvalue.data.rows import floats_of
-from dpvalue.data.schema import Schema, classes_of, infer_task, schema_named
+from dpvalue.data.schema import Schema, classes_of, infer_task, make_schema
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, TASK_OF
@@ -32,7 +32,7 @@ from dpvalue.progress import Progress, silent
 from dpvalue.runs.config import MODELS, RunConfig
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
-from dpvalue.runs.run import Prepared, prepare
+from dpvalue.runs.run import PreparedRun, prepare
 
 Owners = tuple[Array | None, Array | None]
 """The party and the person of each line; None where neither columns nor several files tell them."""
@@ -99,7 +99,7 @@ def _objects(cells: list[str | None]) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class GroundTruth:
     """A known answer to compare with: the name of its column, and which parties it marks."""
 
     column: str
@@ -147,8 +147,8 @@ class PublicSide:
 
 
 @dataclass(frozen=True, eq=False)
-class Job(PublicSide):
-    """A run whose public side is ready; made by `open_job`.
+class FileRun(PublicSide):
+    """A run whose public side is ready; made by `open_run`.
 
     Attributes:
         peeks: what is public of the private files.
@@ -165,7 +165,7 @@ class Job(PublicSide):
         counts = self._sizes().counts(self.config.privacy)
         return plan_sizes(self.utility, self.settings, counts, timed=False)  # private files have been opened
 
-    def prepare(self) -> Prepared:
+    def prepare(self) -> PreparedRun:
         """Return the run with every setting chosen, where there was no plan."""
         return prepare(self.utility, self.settings, *self._sizes().counts(self.config.privacy))
 
@@ -182,14 +182,14 @@ class Job(PublicSide):
         """Raise if the run is to be charged to a ledger that protects others; before anything is planned or read."""
         ledger, privacy = self.settings.ledger, self.config.privacy
         if ledger is not None and privacy is not None:
-            ledger.require_for(self._sizes().holding, privacy)
+            ledger.require_holding(self._sizes().holding, privacy)
 
     @property
     def can_be_moved(self) -> bool:
         """Whether cells of a line could move it to another party."""
         return can_be_moved(self.config, self.peeks[0].columns)
 
-    def read(self, progress: Progress = silent) -> tuple[Parties, Known | None]:
+    def read(self, progress: Progress = silent) -> tuple[Parties, GroundTruth | None]:
         """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks.
 
         Beside the numbers, in the precision that the run computes in, no more than a block of cells is in memory.
@@ -229,7 +229,7 @@ class Job(PublicSide):
         return read_labels(column, self.task)
 
 
-def open_job(config: RunConfig) -> Job:
+def open_run(config: RunConfig) -> FileRun:
     """Read the public file, peek at the private ones, and check that they fit."""
     if not config.train:
         raise DpvalueError("train must name at least one file: these are the options of a study (dpvalue job)")
@@ -237,7 +237,7 @@ def open_job(config: RunConfig) -> Job:
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
     peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])
-    job = Job(**parts, peeks=peeks, owners=owners)
+    job = FileRun(**parts, peeks=peeks, owners=owners)
     job.require_ledger()
     return job
 
@@ -252,7 +252,7 @@ def open_public(config: RunConfig) -> PublicSide:
         raise DpvalueError(f"{config.test} has no column {unknown[0]!r} to drop")
     features = public.without(*_own(config), *config.drop)
     target = public[config.target]
-    if target.lacking().any():
+    if target.missing_cells().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
     task = config.fixed_task or infer_task(target)
     if task == CLASSIFICATION:
@@ -264,7 +264,7 @@ def open_public(config: RunConfig) -> PublicSide:
     else:
         classes = None
     utility = Utility(features, read_labels(target, task), metric=config.metric)
-    return PublicSide(config, task, classes, utility, schema_named(config.preprocess).fit(features))
+    return PublicSide(config, task, classes, utility, make_schema(config.preprocess).fit(features))
 
 
 def _own(config: RunConfig) -> set[str]:
@@ -292,11 +292,11 @@ def _marks(column: str, cells: Column) -> Bools:
     return marked
 
 
-def _known(column: str, marked: Bools, parties: Parties) -> Known:
+def _known(column: str, marked: Bools, parties: Parties) -> GroundTruth:
     """Which parties a column marks: those with any marked row."""
     there = parties.party_of_row >= 0
     counts = np.bincount(parties.party_of_row[there], weights=marked[there], minlength=len(parties.names))
-    known = Known(column, counts > 0)
+    known = GroundTruth(column, counts > 0)
     if known.marked.all() or not known.marked.any():
         raise DpvalueError(
             f"the column {column!r} must mark some parties and leave others: it marks {known.marked.sum()}"

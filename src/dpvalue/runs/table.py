@@ -13,15 +13,14 @@ from torch import Tensor
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.encoding import Encoding, encoding_to_json
 from dpvalue.data.utility import Utility, as_utility
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine, Local
 from dpvalue.engine.evaluator import Walker
-from dpvalue.engine.local import Local
 from dpvalue.errors import DpvalueError, require_count, require_positive
 from dpvalue.games.estimates import warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.games.solving import ReleaseGame, estimate_values
 from dpvalue.methods.base import Method
-from dpvalue.models import Model, ModelFactory, build_model, projected
+from dpvalue.models import Model, ModelFactory, build_model, project_model
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.progress import Progress, reporting
 from dpvalue.protocol.archive import Archive, Parts
@@ -190,7 +189,7 @@ class Table:
         model = self.whole_model(engine)
         initial = self.initial.to(engine.torch_device, engine.torch_dtype)
         if self.basis is not None:
-            model = projected(model, initial, self.basis.to(initial))
+            model = project_model(model, initial, self.basis.to(initial))
             initial = model.initial(0)
         return Walker(model, initial, self.learning_rate, engine)
 
@@ -216,7 +215,7 @@ class Table:
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        model = self.method.completed(model, like)
+        model = self.method.complete(model, like)
         if self.method.digest(model, like) != self.digest:
             raise DpvalueError("model is not the one of the table: its digest differs")
         if model.size != len(self.initial):

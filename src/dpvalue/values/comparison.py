@@ -10,10 +10,9 @@ from statistics import NormalDist
 import numpy as np
 
 from dpvalue.arrays import Bools, Ints
-from dpvalue.display import html_lines
+from dpvalue.display import html_lines, one_line
 from dpvalue.errors import DpvalueError, UnknownPartyError
-from dpvalue.printable import one_line
-from dpvalue.values.intervals import WIDTH, Renoised, quantile
+from dpvalue.values.intervals import WIDTH, NoiseDraws, quantile
 
 Name = str | int
 
@@ -72,7 +71,7 @@ class Comparison:
         return html_lines("Comparison", str(self))
 
 
-def compare(names: tuple[Name, ...], renoised: Renoised, first: Name, second: Name, level: float) -> Comparison:
+def compare(names: tuple[Name, ...], renoised: NoiseDraws, first: Name, second: Name, level: float) -> Comparison:
     """Return the difference of two parties' values, with its interval."""
     one, other = place(names, first), place(names, second)
     first, second = names[one], names[other]
@@ -109,7 +108,7 @@ def place(names: tuple[Name, ...], name: Name) -> int:
     return at
 
 
-def groups(names: tuple[Name, ...], renoised: Renoised, level: float) -> tuple[tuple[Name, ...], ...]:
+def groups(names: tuple[Name, ...], renoised: NoiseDraws, level: float) -> tuple[tuple[Name, ...], ...]:
     """Return the parties in groups, no two members of which can be told apart.
 
     Parties are taken from the highest value down; one joins the group of the one before it unless the interval of its
@@ -127,7 +126,7 @@ def groups(names: tuple[Name, ...], renoised: Renoised, level: float) -> tuple[t
     return tuple(tuple(names[party] for party in group) for group in found)
 
 
-def _differs(renoised: Renoised, party: int, others: Ints, level: float) -> Bools:
+def _differs(renoised: NoiseDraws, party: int, others: Ints, level: float) -> Bools:
     """Which of some parties a party can be told from; NaN can be told from everything."""
     gap = renoised.interval(lambda values: values[..., [party]] - values[..., others], level)
     return ~((gap.low <= 0) & (gap.high >= 0))

@@ -36,7 +36,7 @@ from dpvalue.arrays import Floats
 from dpvalue.errors import require_number
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame, estimate_values
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.progress import Progress
 from dpvalue.protocol.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
@@ -56,7 +56,7 @@ Statistic = Callable[[Floats], Floats]
 """Takes values (..., n), and returns what is computed from them (..., m)."""
 
 
-class Renoising(TypedDict, total=False):
+class NoiseDrawSettings(TypedDict, total=False):
     """How the draws behind intervals are made; the arguments of `Result.renoised`."""
 
     draws: int | None
@@ -76,7 +76,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, eq=False)
-class Renoised:
+class NoiseDraws:
     """The values of one semivalue, and what they become under fresh noise; made by `Result.renoised`.
 
     Attributes:
@@ -163,7 +163,7 @@ def default_draws(parties: int, walks: int) -> int:
     return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
-def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, Renoised]:
+def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, NoiseDraws]:
     """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
     again, without = [], []
@@ -176,7 +176,7 @@ def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress:
         for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
             noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
-            may_be = game.without_noise(stream(table.seed, Purpose.MAY_BE, number))
+            may_be = game.without_noise(stream(table.seed, Purpose.POSSIBLE_VALUES, number))
             if may_be is not None:
                 without.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
@@ -185,7 +185,7 @@ def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress:
         own = result.estimates[kind.name]
         values = [estimates[kind.name].values for estimates in again] or [own.values] * (draws + 1)
         may_be_values = np.array([estimates[kind.name].values for estimates in without]) if without else None
-        found[kind.name] = Renoised(
+        found[kind.name] = NoiseDraws(
             own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, may_be_values
         )
     return found
@@ -202,7 +202,7 @@ def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:
 def _fresh_noise(result: NoisyValues, draws: int) -> Iterator[Floats]:
     """Yield noise of variance 1, of the law and shape of the table's."""
     table = result.table
-    law, shape = law_named(table.guarantee.law), tuple(table.rows.shape)
+    law, shape = find_law(table.guarantee.law), tuple(table.rows.shape)
     if not law.scalar:
         for draw in range(draws):
             yield law.sampling.numbers(stream(table.seed, Purpose.RENOISE, draw), shape) / law.sampling.std

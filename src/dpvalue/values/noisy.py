@@ -7,13 +7,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dpvalue.arrays import Floats
-from dpvalue.engine.base import Engine
+from dpvalue.engine.engines import Engine
 from dpvalue.errors import require_count
 from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.progress import Progress, reporting
 from dpvalue.values.comparison import Comparison, compare, groups
-from dpvalue.values.intervals import Intervals, Renoised, Renoising, default_draws, renoise
+from dpvalue.values.intervals import Intervals, NoiseDraws, NoiseDrawSettings, default_draws, renoise
 from dpvalue.values.payouts import Shares, share_out
 from dpvalue.values.verdict import Verdict, judge
 
@@ -47,7 +47,7 @@ class NoisyValues(ABC):
         utility: Any = None,
         target: str | None = None,
         progress: bool | Progress = False,
-    ) -> dict[str, Renoised]:
+    ) -> dict[str, NoiseDraws]:
         """Return what the values become under fresh noise, by semivalue: what all errors and intervals are made from.
 
         Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
@@ -81,7 +81,7 @@ class NoisyValues(ABC):
         return self._renoised[key][1]
 
     @cached_property
-    def _renoised(self) -> dict[tuple[int, int, str | None], tuple[Any, dict[str, Renoised]]]:
+    def _renoised(self) -> dict[tuple[int, int, str | None], tuple[Any, dict[str, NoiseDraws]]]:
         """What was drawn, beside the utility: as long as that is kept, no other has its id."""
         return {}
 
@@ -112,7 +112,9 @@ class NoisyValues(ABC):
         """
         return {name: found.noise_std for name, found in self.renoised(draws, utility, target, progress).items()}
 
-    def intervals(self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]) -> Intervals:
+    def intervals(
+        self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
+    ) -> Intervals:
         """Return the interval of each value: what the same releases would say without noise.
 
         The rule, and what is not in it, is in `dpvalue.values.intervals`.
@@ -136,7 +138,7 @@ class NoisyValues(ABC):
         return self._of(semivalue, again).values(level)
 
     def shares(
-        self, total: float, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+        self, total: float, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> Shares:
         """Return what each party gets of a total that is shared in proportion to values, with intervals.
 
@@ -167,7 +169,7 @@ class NoisyValues(ABC):
         second: str | int,
         semivalue: str | None = None,
         level: float = 0.95,
-        **again: Unpack[Renoising],
+        **again: Unpack[NoiseDrawSettings],
     ) -> Comparison:
         """Return how two parties' values differ, and whether by more than the noise; str() of it is a sentence.
 
@@ -191,7 +193,7 @@ class NoisyValues(ABC):
         return compare(self.table.names, self._of(semivalue, again), first, second, level)
 
     def groups(
-        self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+        self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> tuple[tuple[str | int, ...], ...]:
         """Return the parties from the highest value down, in groups no two members of which can be told apart.
 
@@ -216,7 +218,11 @@ class NoisyValues(ABC):
         return groups(self.table.names, self._of(semivalue, again), level)
 
     def verdict(
-        self, pay: float | None = None, semivalue: str | None = None, level: float = 0.95, **again: Unpack[Renoising]
+        self,
+        pay: float | None = None,
+        semivalue: str | None = None,
+        level: float = 0.95,
+        **again: Unpack[NoiseDrawSettings],
     ) -> Verdict:
         """Return what the values say, in plain sentences: who helps, who harms, who cannot be distinguished.
 
@@ -242,5 +248,5 @@ class NoisyValues(ABC):
         """
         return judge(self.table, self._of(semivalue, again), level, pay)
 
-    def _of(self, semivalue: str | None, again: Renoising) -> Renoised:
+    def _of(self, semivalue: str | None, again: NoiseDrawSettings) -> NoiseDraws:
         return self.renoised(**again)[self.name_of(semivalue)]

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.display import by_value, extremes, html_table
+from dpvalue.display import by_value, extremes, html_table, one_line
 from dpvalue.errors import DpvalueError, require_positive
-from dpvalue.printable import one_line
-from dpvalue.values.intervals import Renoised
+from dpvalue.values.intervals import NoiseDraws
 
 if TYPE_CHECKING:
     import pandas
@@ -76,7 +75,7 @@ class Shares:
         return "\n".join(f"{one_line(str(name))}: {self.words(place)}" for place, name in enumerate(self.names))
 
 
-def share_out(names: tuple[str | int, ...], renoised: Renoised, total: float, level: float = 0.95) -> Shares:
+def share_out(names: tuple[str | int, ...], renoised: NoiseDraws, total: float, level: float = 0.95) -> Shares:
     """Return a total shared by values, with intervals.
 
     Intervals are made before what is below zero counts as zero: else one who is near to being paid would seem sure of

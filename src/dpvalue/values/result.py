@@ -1,4 +1,4 @@
-"""What a valuation found: values per semivalue, their errors, and what was spent to find them."""
+"""What a valuation found: values per semivalue, their errors, and what was spent; also as a table of a row a party."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
 import torch
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.display import by_value, counted, extremes, html_table
-from dpvalue.engine.base import Engine
-from dpvalue.errors import DpvalueError, require_choice, require_count
+from dpvalue.engine.engines import Engine
+from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.games.estimates import FIELDS, Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.values.comparison import find, place
-from dpvalue.values.frames import result_frame
-from dpvalue.values.intervals import Renoising
+from dpvalue.values.intervals import NoiseDraws, NoiseDrawSettings
 from dpvalue.values.noisy import NoisyValues
+from dpvalue.values.payouts import require_payable, share_out, split
 from dpvalue.values.plots import ResultPlots
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Result(NoisyValues):
         return self.table.game(self.utility, self.engine)
 
     def frame(
-        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[Renoising]
+        self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> pandas.DataFrame:
         """Return a DataFrame: party, its size, each semivalue with its errors, and the rank by the first (1 is best).
 
@@ -279,3 +280,49 @@ class Result(NoisyValues):
         """How the values were made, in a few words."""
         walked = counted(self.walks, "permutation") if self.walks else "exact"
         return f"{self.table.method.game_name}, {walked}, {self.guarantee.terms}"
+
+
+def result_frame(
+    result: Result, renoised: dict[str, NoiseDraws] | None, level: float, pay: float | None
+) -> pandas.DataFrame:
+    """Return a result as a DataFrame; without `renoised` there is nothing in it of noise and intervals."""
+    import pandas as pd
+
+    table = result.table
+    columns: dict[str, Any] = {"party": list(table.names), "size": table.sizes}
+    for name, estimate in result.estimates.items():
+        columns[name] = estimate.values
+        columns[f"{name}_mc_error"] = estimate.std_errors
+        if renoised is not None:
+            found = renoised[name].values(level)
+            columns[f"{name}_noise"] = renoised[name].noise_std
+            columns |= {f"{name}_low": found.low, f"{name}_high": found.high}
+        if (table.sizes > 1).any():
+            columns[f"{name}_per_{table.counted}"] = per_size(result, name)
+    frame = pd.DataFrame(columns)
+    first = result.semivalues[0].name
+    frame["rank"] = ranks(frame[first])
+    if renoised is not None:
+        found = renoised[first].ranks(level)
+        for end, edge in (("low", found.low), ("high", found.high)):
+            frame[f"rank_{end}"] = pd.Series(edge).astype("Int64")
+    if pay is not None:
+        if renoised is None:
+            require_positive("pay", pay)
+            require_payable(result.values[first])
+            frame["payout"] = split(result.values[first], pay)
+        else:
+            paid = share_out(table.names, renoised[first], pay, level).frame()
+            frame = frame.assign(**{name: paid[name] for name in ("payout", "payout_low", "payout_high")})
+    return frame
+
+
+def ranks(values: pandas.Series) -> pandas.Series:
+    """Return the rank of each value, from 1 for the highest; of equal ones the first is better."""
+    return values.rank(ascending=False, method="first").astype("Int64")
+
+
+def per_size(result: Result, name: str) -> Floats:
+    """Return the value of each party over its number of records (or persons); NaN for a party without any."""
+    sizes = result.table.sizes.astype(np.float64)
+    return np.asarray(np.divide(result.values[name], sizes, out=np.full(len(sizes), np.nan), where=sizes > 0))

@@ -15,9 +15,9 @@ import numpy as np
 
 from dpvalue.arrays import Bools
 from dpvalue.display import html_lines, some
-from dpvalue.privacy.laws import Law, law_named
+from dpvalue.privacy.laws import Law, find_law
 from dpvalue.values.comparison import Name, groups, listed
-from dpvalue.values.intervals import MOST_NAMED, Renoised
+from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Verdict:
         return "\n".join(self.sentences)
 
 
-def judge(table: Table, renoised: Renoised, level: float = 0.95, pay: float | None = None) -> Verdict:
+def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
     """Return the verdict on the values of one semivalue; with `pay`, also how that total is shared."""
     found, error = renoised.values(level), _error(renoised)
     order = np.argsort(-found.estimate, kind="stable")
@@ -110,7 +110,7 @@ def _beyond(error: str) -> str:
     return f" by more than the {error}" if error else ""
 
 
-def _error(renoised: Renoised) -> str:
+def _error(renoised: NoiseDraws) -> str:
     """Return the kind of error that the intervals cover; empty where values are exact."""
     return "noise" if renoised.noise_std.any() else "sampling error" if renoised.errors.any() else ""
 
@@ -123,7 +123,7 @@ def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
     return f"Cannot be distinguished from each other: {'; '.join(listed(group) for group in alike)}."
 
 
-def _paid(names: tuple[Name, ...], renoised: Renoised, pay: float, level: float) -> str:
+def _paid(names: tuple[Name, ...], renoised: NoiseDraws, pay: float, level: float) -> str:
     if not is_payable(renoised.estimate):
         total = amount(pay, pay)
         return f"{total} cannot be shared in proportion to these values: none is above zero, or some are missing."
@@ -172,7 +172,7 @@ def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
     if auc <= 0.52:
         return [*said, f"In the rehearsal on public rows, {noun} with {wrong} were found no better than by chance."]
     likely = [
-        f"about {expected_wrong(table.n, count, share, auc, law_named(table.guarantee.law)):.0f} if {share:.0%} of all "
+        f"about {expected_wrong(table.n, count, share, auc, find_law(table.guarantee.law)):.0f} if {share:.0%} of all "
         f"{noun} are wrong ({share * count:.0f} by chance)"
         for share in SUPPOSED
     ]

@@ -8,8 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -23,11 +22,11 @@ from torch import nn
 from dpvalue.api import value
 from dpvalue.arrays import Floats
 from dpvalue.detection import auc
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import require_choice
-from dpvalue.experiments.bench.data import Made, made
+from dpvalue.experiments.bench.data import SyntheticData, made
 from dpvalue.experiments.bench.literal import LiteralLoop
-from dpvalue.experiments.bench.machine import Measured, facts, measure
+from dpvalue.experiments.bench.machine import Measured, environment, facts, measure
 from dpvalue.models import paper_cnn
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.noise import NoiseStream, noise_source
@@ -72,7 +71,7 @@ class Timed:
         return f"{self.schedule}{''.join(marks)}"
 
 
-def _value(data: Made, schedule: Schedule, permutations: int, gpu: bool = False, **settings: Any) -> Any:
+def _value(data: SyntheticData, schedule: Schedule, permutations: int, gpu: bool = False, **settings: Any) -> Any:
     defaults: dict[str, Any] = {
         "privacy": PRIVACY, "clip": CLIP, "learning_rate": ALPHA, "noise": "fast", "progress": False,
         "projection": None, "semivalues": SEMIVALUES, "engine": Local(device="cuda" if gpu else "cpu"),
@@ -82,7 +81,7 @@ def _value(data: Made, schedule: Schedule, permutations: int, gpu: bool = False,
 
 def _compare(
     name: str,
-    data: Made,
+    data: SyntheticData,
     module: nn.Module,
     model: str,
     runs: list[Timed],
@@ -106,7 +105,7 @@ def _compare(
             cores.append(loop.seconds_per_step(slice_, 0.9, ALPHA, CLIP, 3.867, time.process_time))
         torch.set_num_threads(threads)
         for run, measured in zip(runs, found, strict=True):
-            with _environment(DPVALUE_COMPILED="1" if run.compiled else "0"):
+            with environment(DPVALUE_COMPILED="1" if run.compiled else "0"):
                 if turn == 0:
                     _value(data, run.schedule, min(run.permutations, 40), gpu, model=model)  # warm up
                 work = partial(_value, data, run.schedule, run.permutations, gpu, model=model, noise=run.noise)
@@ -132,19 +131,6 @@ def _compare(
     return lines
 
 
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            os.environ.pop(name)
-            if old is not None:
-                os.environ[name] = old
-
-
 def covertype() -> list[Line]:
     """Covertype's shape: 800 points, 54 features, 7 classes; logistic regression on the CPU."""
     runs = [Timed(RUNNING_MEAN, 1000, 1000), Timed(EXACT, 100, 100), Timed(REPLAY, 40, 1000, ">= 200")]
@@ -157,7 +143,7 @@ def covertype() -> list[Line]:
 def quality() -> list[Line]:
     """Planted label noise on the CPU: the AUC of the engine beside that of the literal loop."""
 
-    def literal(data: Made, k: int, seed: int) -> Floats:
+    def literal(data: SyntheticData, k: int, seed: int) -> Floats:
         loop = LiteralLoop(nn.Linear(54, 7), data, torch.device("cpu"))
         loop.start = [torch.zeros_like(p) for p in loop.start]
         return loop.shapley(k, 0.5, ALPHA, CLIP, PRIVACY.noise_multiplier(k, len(data.changed)) * CLIP, seed)
@@ -168,7 +154,7 @@ def quality() -> list[Line]:
 def gpu_quality() -> list[Line]:
     """Planted label noise on the GPU, with the CNN: the AUC of blocks and replay beside that of the exact schedule."""
 
-    def exact(data: Made, k: int, seed: int) -> Floats:
+    def exact(data: SyntheticData, k: int, seed: int) -> Floats:
         schedule = Schedule("running-mean", burn_in=0.5)
         found: Floats = _value(data, schedule, k, True, model="cnn", seed=seed, semivalues="shapley").values["shapley"]
         return found
@@ -177,7 +163,12 @@ def gpu_quality() -> list[Line]:
 
 
 def _quality(
-    name: str, baseline: Callable[[Made, int, int], Floats], shape: tuple[int, ...], classes: int, model: str, gpu: bool
+    name: str,
+    baseline: Callable[[SyntheticData, int, int], Floats],
+    shape: tuple[int, ...],
+    classes: int,
+    model: str,
+    gpu: bool,
 ) -> list[Line]:
     """Compare AUCs over five seeds; equal means: within two standard errors of the difference."""
     n, k = 100, 60
@@ -279,7 +270,7 @@ def pydvl() -> list[Line]:
         script = Path(__file__).with_name("pydvl_baseline.py")
         command = [python, str(script), str(Path(folder) / "problem.npz"), "50"]
         theirs = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    data = Made((X[:100], labels), (X[100:], y[100:]), changed)
+    data = SyntheticData((X[:100], labels), (X[100:], y[100:]), changed)
     settings: dict[str, Any] = {"privacy": None, "clip": "auto", "learning_rate": "auto", "semivalues": "shapley"}
     ours = measure(lambda: _value(data, Schedule("independent"), 50, **settings), False)
     values, other = ours.made.values["shapley"], np.array(theirs["values"])

@@ -13,7 +13,7 @@ Rows = tuple[NDArray[np.float32], Ints]
 
 
 @dataclass(frozen=True)
-class Made:
+class SyntheticData:
     """Training rows, public rows, and which training labels were changed at random."""
 
     train: Rows
@@ -21,7 +21,9 @@ class Made:
     changed: Bools
 
 
-def made(n: int, shape: tuple[int, ...], classes: int, test: int = 1000, seed: int = 0, spread: float = 2.0) -> Made:
+def made(
+    n: int, shape: tuple[int, ...], classes: int, test: int = 1000, seed: int = 0, spread: float = 2.0
+) -> SyntheticData:
     """Return rows around one centre a class; 30% of the training labels are changed."""
     generator = np.random.default_rng(seed)
     size = int(np.prod(shape))
@@ -33,4 +35,4 @@ def made(n: int, shape: tuple[int, ...], classes: int, test: int = 1000, seed: i
     changed = np.zeros(n, dtype=bool)
     changed[generator.choice(n, round(0.3 * n), replace=False)] = True
     labels = np.where(changed, (y[:n] + generator.integers(1, classes, n)) % classes, y[:n])
-    return Made((X[:n], labels), (X[n:], y[n:]), changed)
+    return SyntheticData((X[:n], labels), (X[n:], y[n:]), changed)

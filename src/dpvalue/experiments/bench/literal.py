@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from dpvalue.arrays import Floats
-from dpvalue.experiments.bench.data import Made
+from dpvalue.experiments.bench.data import SyntheticData
 
 
 class LiteralLoop:
     """Algorithm 1 as one would write it down, with torch's autograd, on one device."""
 
-    def __init__(self, module: nn.Module, data: Made, device: torch.device) -> None:
+    def __init__(self, module: nn.Module, data: SyntheticData, device: torch.device) -> None:
         self.module = module.to(device)
         self.x, self.y = (torch.tensor(part, device=device) for part in data.train)
         self.x_test, self.y_test = (torch.tensor(part, device=device) for part in data.test)

@@ -1,17 +1,19 @@
-"""Facts of the machine, its peak memory, and its clock."""
+"""Facts of the machine, its peak memory, its clock, and variables of its environment for a while."""
 
 from __future__ import annotations
 
+import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import torch
 
-from dpvalue.engine.local import usable_cores
+from dpvalue.engine.engines import usable_cores
 
 Made = TypeVar("Made")
 
@@ -72,3 +74,17 @@ def facts() -> dict[str, str | int]:
     if torch.cuda.is_available():
         found["device"] = torch.cuda.get_device_name()
     return found
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Set variables of the environment in a context, and restore them after."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            os.environ.pop(name)
+            if old is not None:
+                os.environ[name] = old

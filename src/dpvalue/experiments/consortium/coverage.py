@@ -18,7 +18,7 @@ from dpvalue.games.solving import ReleaseGame, estimate_values
 from dpvalue.methods.refitting import RefitGame
 from dpvalue.progress import silent
 from dpvalue.runs.run import prepare
-from dpvalue.values.intervals import Renoised, default_draws
+from dpvalue.values.intervals import NoiseDraws, default_draws
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
     run = prepared.run(parties)
     table = run.release(silent)[0]
     everyone = torch.arange(table.n, device=prepared.choice.initial.device)
-    exact = run.contributions.along(prepared.choice.points, prepared.choice.shares, everyone)
+    exact = run.contributions.mean_gradients(prepared.choice.points, prepared.choice.shares, everyone)
     game = table.game(prepared.utility, settings.engine)
     assert isinstance(game, RefitGame)
     rows, std = exact.to(game.rows), torch.from_numpy(table.noise_std).to(game.rows)[:, None]
@@ -83,7 +83,7 @@ def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
             ]
         )
         without = np.stack([_shapley(noisy.without_noise(drawing)) for _ in range(inner)])
-        made = Renoised(estimate, estimate, again, np.zeros(table.n), 0, without)
+        made = NoiseDraws(estimate, estimate, again, np.zeros(table.n), 0, without)
         edges = made.values()
         held = (edges.low <= target) & (target <= edges.high)
         found.append((held, estimate, made.spread(lambda values: values)[0], edges.high - edges.low))

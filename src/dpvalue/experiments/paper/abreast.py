@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.engine.graphs import Graph
+from dpvalue.engine.engines import Graph
 from dpvalue.experiments.paper.problem import Problem
 from dpvalue.experiments.paper.readings import WATCH
 from dpvalue.party.contributions import Contributions
-from dpvalue.party.party import Behind
+from dpvalue.party.party import PrivacyBoundary
 from dpvalue.runs.run import Run
 from dpvalue.streams import Purpose, permutations
 
@@ -146,5 +146,7 @@ def _put_together(lanes: Sequence[Lane]) -> Contributions:
     changed = np.concatenate([problem.changed for problem in problems])
     everyone = Problem((X, y), problems[0].test, changed, problems[0].per_party)
     privacy, dtype = run.settings.privacy, run.settings.engine.torch_dtype
-    behind = Behind(run.choice.asked, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False)
-    return behind.put(everyone.parties, run.settings.engine)
+    behind = PrivacyBoundary(
+        run.choice.unit_numbers, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False
+    )
+    return behind.enclose(everyone.parties, run.settings.engine)

@@ -16,7 +16,7 @@ import torch
 
 from dpvalue.data.rows import PublicRows
 from dpvalue.diagnostics import mean_adjusted_variance
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.methods import IID, NO_DP, paper_multiplier, paper_rate, run_method, running_mean
 from dpvalue.experiments.paper.pages import band, markdown, mean_and_error, plotted, save_figure, whole_ticks
@@ -24,7 +24,7 @@ from dpvalue.experiments.paper.problem import Problem, make_problem
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
 from dpvalue.models import build_model
-from dpvalue.models.training import train
+from dpvalue.models.build import train
 from dpvalue.party.contributions import Contributions
 from dpvalue.privacy.mechanism import make_mechanism
 from dpvalue.streams import Purpose, permutations
@@ -283,7 +283,7 @@ def _gradients(problem: Problem, k: int, seed: int) -> torch.Tensor:
     found = torch.empty(k, n, model.size, dtype=torch.float64)
     for place in range(n):
         who = orders[:, place]
-        moves = contributions.at(theta, who)
+        moves = contributions.gradients_at(theta, who)
         found[torch.arange(k), who] = moves
         theta -= 0.02 * moves
     return found

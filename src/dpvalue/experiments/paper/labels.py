@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpvalue.detection import auc
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.agreement import COUNTED, Agreement, Cells, agreement, cell_number
 from dpvalue.experiments.paper.methods import (

@@ -24,7 +24,7 @@ from typing import Any
 from dpvalue.api import value
 from dpvalue.arrays import Floats
 from dpvalue.data.utility import Utility
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.experiments.paper.problem import Problem
 from dpvalue.experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, Reading
 from dpvalue.planning.settings import Settings

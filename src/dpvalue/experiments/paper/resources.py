@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpvalue.api import release
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.bench.data import made
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, save_figure

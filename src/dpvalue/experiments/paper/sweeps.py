@@ -34,7 +34,7 @@ from dpvalue.experiments.paper.problem import CHOICES
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue.experiments.paper.trials import Experiment, Scale, Trial, first_of
 from dpvalue.experiments.paper.use_cases import CASES, Case, Split, drawn, products, walked
-from dpvalue.experiments.paper.valuing import Asked, run_together
+from dpvalue.experiments.paper.valuing import ValuationSpec, run_together
 
 Table = dict[str, dict[str, float | None]]
 """Row, column, number."""
@@ -176,7 +176,7 @@ def _labels(task: Task, readings: tuple[Reading, ...], rates: tuple[float, ...])
     def find(scale: Scale, splits: dict[int, Split]) -> dict[int, Table]:
         found = run_together(
             {
-                number: Asked(
+                number: ValuationSpec(
                     methods, one.problem, size(scale), semivalues=WALKED,
                     settings={**one.settings, "reading": one.reading},
                 )

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dpvalue.engine.local import Local
+from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.agreement import Cells
 from dpvalue.experiments.paper.datasets import Arrays, load
@@ -38,7 +38,7 @@ from dpvalue.experiments.paper.problem import TRIALS, Problem, make_sets
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
 from dpvalue.experiments.paper.resnets import HeadFactory, features
 from dpvalue.experiments.paper.trials import Experiment, Scale, Trial, first_of
-from dpvalue.experiments.paper.valuing import Asked, Key, run_methods, run_together
+from dpvalue.experiments.paper.valuing import Key, ValuationSpec, run_methods, run_together
 
 SHARE = 0.3
 # The library's default releases before it walks: fewer permutations only cost it Monte Carlo error.
@@ -222,7 +222,9 @@ def walked(case: Case, splits: Mapping[Key, Split], orders: int | None = None) -
     methods = [no_dp(200), IID, Method("correlated", running_mean(0.9, case.block).schedule, "paper")]
     return run_together(
         {
-            key: Asked(methods, one.problem, case.k, case.epsilon, settings={**one.settings, "reading": one.reading})
+            key: ValuationSpec(
+                methods, one.problem, case.k, case.epsilon, settings={**one.settings, "reading": one.reading}
+            )
             for key, one in splits.items()
         }
     )

@@ -20,7 +20,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class ValuationSpec:
     """What is to be found: the values of a problem by some methods, for some semivalues.
 
     `settings` are those of `dpvalue.value`; with them there may be a `reading` of the paper.
@@ -44,12 +44,12 @@ class Asked:
 def run_methods(
     methods: Sequence[Method], problem: Problem, k: int, epsilon: float = 1.0, **given: Any
 ) -> dict[str, Outcome]:
-    """Value one problem by several methods: `given` are semivalues and metric as in `Asked`, and its settings."""
+    """Value one problem by several methods; `given` are the semivalues, metric and settings of `ValuationSpec`."""
     own = {name: given.pop(name) for name in ("semivalues", "metric") if name in given}
-    return run_together({"": Asked(methods, problem, k, epsilon, settings=given, **own)})[""]
+    return run_together({"": ValuationSpec(methods, problem, k, epsilon, settings=given, **own)})[""]
 
 
-def run_together(asked: Mapping[Key, Asked]) -> dict[Key, dict[str, Outcome]]:
+def run_together(asked: Mapping[Key, ValuationSpec]) -> dict[Key, dict[str, Outcome]]:
     """Return what each method finds for each that is asked, the paper's with the learning rates of `paper_rate`.
 
     Methods that differ in burn-in alone walk and release the same: they are walked once. On a GPU running means are
@@ -81,7 +81,7 @@ def run_together(asked: Mapping[Key, Asked]) -> dict[Key, dict[str, Outcome]]:
 class _Walks:
     """A run that is about to be walked, and what it is walked for: methods that differ in burn-in alone."""
 
-    def __init__(self, ask: Asked, methods: Sequence[Method], rate: float) -> None:
+    def __init__(self, ask: ValuationSpec, methods: Sequence[Method], rate: float) -> None:
         own = {**ask.settings, "learning_rate": rate}
         run = open_run(methods, ask.problem, ask.k, ask.epsilon, metric=ask.metric, **own)
         self.lane = Lane(run, ask.problem, self._add)
@@ -109,7 +109,7 @@ class _Walks:
         """What the methods found, and at which cost; the time since `began` was shared by so many runs."""
         ask, run = self._ask, self.lane.run
         seen = seen_cost(self._methods[0], ask.problem.n, ask.k, ask.epsilon, ask.reading, longest)
-        cost = {**cost_of(run.choice.spent, run.choice.learning_rate, began), **seen}
+        cost = {**cost_of(run.choice.guarantee, run.choice.learning_rate, began), **seen}
         cost["seconds"] /= among
         return {
             name: Outcome({kind: estimator.estimate.values for kind, estimator in own.items()}, cost)
@@ -117,7 +117,7 @@ class _Walks:
         }
 
 
-def _groups(ask: Asked) -> list[tuple[list[Method], float]]:
+def _groups(ask: ValuationSpec) -> list[tuple[list[Method], float]]:
     """Methods that can share their walks, and their learning rate."""
     walked = [one for one in ask.methods if one.schedule is not None]
     rates = {

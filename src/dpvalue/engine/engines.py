@@ -1,0 +1,263 @@
+"""Engines: where work runs, and in which pieces. `Local` is one machine, its threads, memory and GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dpvalue.display import changed_fields
+from dpvalue.errors import DpvalueError, require_choice, require_count
+
+Item = TypeVar("Item")
+Output = TypeVar("Output")
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Runs the work of the library; `dpvalue.Local` is one, and any object with these members is another.
+
+    Pieces decide in which order numbers are added up, and so the last bits of results. Engines with the same `piece`,
+    on machines with the same kernels, give the same bits, however they do the pieces.
+
+    Example:
+        >>> import dpvalue as dpv
+        >>> isinstance(dpv.Local(), Engine)
+        True
+    """
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device to compute on."""
+        ...
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The floating-point type to compute in."""
+        ...
+
+    def piece(self, numbers: int, least: int = 1) -> int:
+        """Return how many items of so many numbers go in one piece, at least 1.
+
+        `least` are enough to be fast: more only if they fit a cache, fewer only if those do not fit the memory.
+        """
+        ...
+
+    def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
+        """Return work(item) of each item, in order; in any threads of this process if they may `share` the work."""
+        ...
+
+    def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
+        """Yield work(item) of each item, in order, each called after the one before it is done; maybe ahead of time."""
+        ...
+
+    def threading(self) -> AbstractContextManager[None]:
+        """Return a context in which all work is done, for what an engine sets up, and takes back at the end."""
+        ...
+
+    def require_room(self, parties: int, size: int) -> None:
+        """Raise `DpvalueError` if a table of so many parties and parameters cannot fit."""
+        ...
+
+
+class Graph:  # pragma: no cover (tests/engine/test_gpu.py, where there is a GPU)
+    """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call.
+
+    Tensors that `work` uses besides its arguments are read anew in each call, from where they were when recorded.
+    """
+
+    def __init__(self, work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> None:
+        self._inputs = [tensor.clone() for tensor in like]
+        with torch.cuda.device(like[0].device):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(3):  # libraries set themselves up on the first calls, which a graph must not record
+                    work(*self._inputs)
+            torch.cuda.current_stream().wait_stream(side)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._output = work(*self._inputs)
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Return work(*tensors)."""
+        for static, tensor in zip(self._inputs, tensors, strict=True):
+            static.copy_(tensor)
+        self._graph.replay()
+        return self._output
+
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_CACHED_NUMBERS = 2**19
+_PIECE_BYTES = 2**26
+_MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
+_MOST_THREADS = 8
+TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
+
+
+@dataclass(frozen=True)
+class Local:
+    """Runs on this machine.
+
+    On a CPU, pieces of the work go to a few threads of our own, and torch's own threads are switched off meanwhile:
+    those wait for each other inside every tiny operation, and crawl when the machine is shared.
+
+    Args:
+        device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
+        dtype: "float32" or "float64".
+        threads: CPU threads while a run lasts; None takes the cores of this process, at most 8.
+        memory: bytes that pieces under way may take; None takes 1/2 GiB, or half of what is free on a GPU, at most
+            4 GiB. On a CPU a piece takes about 64 MiB, or one party's gradient if that is more, and `memory` says how
+            many are under way at once: at least one. Rows, releases and table come on top.
+
+    On a CPU, releases and values have the same bits for any `threads` and `memory`: pieces are cut by numbers of
+    parties, rows and parameters alone. But a utility of the user's own (a callable) is called with torch's threads, and
+    may depend on their number. On a GPU `memory` sets the size of pieces, and sums of releases are added in any order:
+    there, results may differ in their last bits.
+
+    Example:
+        >>> Local(device="cpu", dtype="float64").torch_dtype
+        torch.float64
+    """
+
+    device: str = "auto"
+    dtype: str = "float32"
+    threads: int | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        require_choice("dtype", self.dtype, DTYPES)
+        for name in ("threads", "memory"):
+            if getattr(self, name) is not None:
+                require_count(name, getattr(self, name))
+        try:
+            kind = torch.device("cpu" if self.device == "auto" else self.device).type
+        except (RuntimeError, TypeError):
+            kind = ""
+        if kind not in ("cpu", "cuda"):
+            raise DpvalueError(f"device must be one of auto, cpu, cuda, cuda:N; got {self.device!r}")
+        if kind == "cuda" and not torch.cuda.is_available():
+            raise DpvalueError(f"device must be available here, got {self.device!r} without a usable GPU")
+
+    def __repr__(self) -> str:
+        return changed_fields(self, "device", "dtype")
+
+    @property
+    def torch_device(self) -> torch.device:
+        """The device to compute on."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(self.device)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The floating-point type to compute in."""
+        return DTYPES[self.dtype]
+
+    @property
+    def workers(self) -> int:
+        """The threads that batches go to: 1 on a GPU, which is fast enough to keep one busy."""
+        if self.torch_device.type == "cuda":
+            return 1
+        allowed = (2**29 if self.memory is None else self.memory) // _PIECE_BYTES
+        return max(1, min(self.threads or min(usable_cores(), _MOST_THREADS), allowed))
+
+    def piece(self, numbers: int, least: int = 1) -> int:
+        """Return how many items of so many numbers go in one piece: on a CPU, what its cache holds, or `least`.
+
+        On a GPU, as many as fit.
+        """
+        if self.torch_device.type == "cuda":
+            memory = self.memory or min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
+            return max(1, min(memory // self.torch_dtype.itemsize, _MOST_NUMBERS) // numbers)
+        fits = _PIECE_BYTES // self.torch_dtype.itemsize // numbers
+        return max(1, min(fits, max(least, _CACHED_NUMBERS // numbers)))
+
+    def free_bytes(self) -> int | None:
+        """Return the free memory of the device in bytes; None if it is unknown."""
+        if self.torch_device.type == "cuda":
+            return torch.cuda.mem_get_info(self.torch_device)[0]
+        try:
+            lines = Path("/proc/meminfo").read_text().splitlines()
+        except OSError:  # not Linux
+            return None
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
+
+    def require_room(self, parties: int, size: int) -> None:
+        """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot.
+
+        How much is free is not told: private rows may be in this process's memory.
+        """
+        needed, free = TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
+        if free is not None and needed > free:
+            raise DpvalueError(
+                f"{parties} parties x {size} parameters in {self.dtype} need about {needed / 1e9:.3g} GB for the table "
+                f"and the sums it is made from, more than is free on {self.torch_device}: "
+                "use a model with fewer parameters, fewer parties (groups=), or float32"
+            )
+
+    def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
+        """Return work(item) of each item, in order.
+
+        On a CPU several are done at once, if threads may `share` what `work` uses; if not, one after the other, each by
+        torch's own threads.
+        """
+        work_items = list(items)
+        if self.workers == 1 or (share and len(work_items) < 2):
+            return [work(item) for item in work_items]
+        if share:
+            return list(_pool("batches", self.workers, os.getpid()).map(work, work_items))
+        with _torch_threads(self.workers):
+            return [work(item) for item in work_items]
+
+    def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
+        """Yield work(item) of each item, in order; on a CPU the next one is made while the last one is used."""
+        if self.workers == 1:
+            yield from map(work, items)
+            return
+        one_by_one = _pool("ahead", 1, os.getpid())
+        pending: Future[Output] | None = None
+        for item in items:
+            next_result = one_by_one.submit(work, item)
+            if pending is not None:
+                yield pending.result()
+            pending = next_result
+        if pending is not None:
+            yield pending.result()
+
+    @contextmanager
+    def threading(self) -> Iterator[None]:
+        """Switch torch's own threads off, and restore them after."""
+        with _torch_threads(1):
+            yield
+
+
+def usable_cores() -> int:
+    """Return the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # not on every system
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@lru_cache(maxsize=8)
+def _pool(purpose: str, workers: int, process: int) -> ThreadPoolExecutor:
+    """Return a pool kept for a purpose; `process` makes a forked child build its own."""
+    return ThreadPoolExecutor(workers, thread_name_prefix=f"dpvalue-{purpose}")
