@@ -61,7 +61,7 @@ def of_projection(data: Any, seed: int, **given: Any) -> list[float]:
     for epsilon in EPSILONS:
         choice = choose(replace(at, settings=settings_of(epsilon, seed, **given)), rehearsal)
         contributions = Contributions(choice.model, rows, choice.mechanism, ENGINE)
-        bounded = contributions.along(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
+        bounded = contributions.mean_gradients(choice.points, choice.shares, torch.arange(len(changed)))[:, 0].numpy()
         scale = float(contributions.release_scale[0])
         auc = dpv.detection.expected_auc(bounded[~changed], bounded[changed], "laplace", scale)
         found.append(dpv.detection.efficiency(auc, epsilon))

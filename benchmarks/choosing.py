@@ -71,7 +71,7 @@ def chosen(name: str, split: int, folder: str, repeats: int) -> list[dict[str, A
         found.append(
             {
                 "epsilon": epsilon, "seconds": min(seconds), "released": str(choice.projection),
-                "noise": choice.spent.mechanism, "expected_auc": choice.expected_auc,
+                "noise": choice.guarantee.mechanism, "expected_auc": choice.expected_auc,
             }
         )  # fmt: skip
     return found

@@ -68,9 +68,9 @@ def measured(n: int) -> dict[str, float | int]:
     shapley = semivalue("shapley")
     found: dict[str, float | int] = {"parties": n}
     fresh = LineGame(line.walker, line.evaluate, line.rows)
-    known = fresh.known(shapley)
+    known = fresh.direct_estimate(shapley)
     assert known is not None
-    found["expectations"] = seconds(lambda: LineGame(line.walker, line.evaluate, line.rows).known(shapley))
+    found["expectations"] = seconds(lambda: LineGame(line.walker, line.evaluate, line.rows).direct_estimate(shapley))
     worth = line.worth(np.array([[False] * n, [True] * n]))
     found["sum is off by"] = abs(float(known.values.sum() - (worth[1] - worth[0]))) / abs(float(worth[1] - worth[0]))
     if n <= MOST_WALKED:
@@ -98,11 +98,11 @@ def measured_few(n: int, m: int) -> dict[str, float | int]:
     assert isinstance(few, FewGame)
     few = few.with_rows((few.rows * (FEW_ROWS / n)).repeat(n // FEW_ROWS, 1))
     shapley = semivalue("shapley")
-    known = few.known(shapley)
+    known = few.direct_estimate(shapley)
     assert known is not None
     worth = few.worth(np.array([[False] * n, [True] * n]))
     found: dict[str, float | int] = {"parties": n, "numbers": m}
-    found["expectations"] = seconds(lambda: few.with_rows(few.rows).known(shapley))
+    found["expectations"] = seconds(lambda: few.with_rows(few.rows).direct_estimate(shapley))
     found["sum is off by"] = abs(float(known.values.sum() - (worth[1] - worth[0]))) / abs(float(worth[1] - worth[0]))
     if n <= MOST_WALKED:
         orders = np.random.default_rng(0).permutation(n)[None]

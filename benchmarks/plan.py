@@ -171,7 +171,7 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
         "error": made.choice.expected_error,
         "found": dpv.detection.auc(values, bad),
         "parties": [int((~bad).sum()), int(bad.sum())],
-        "released": f"{made.choice.spent.mechanism}, {made.choice.projection}",
+        "released": f"{made.choice.guarantee.mechanism}, {made.choice.projection}",
     }
 
 
@@ -317,7 +317,7 @@ def one_cost(case: Cost, folder: Path) -> dict[str, Any]:
         walks = dpv.value(private, public, progress=False, **settings).walks
         seconds = time.perf_counter() - began
         assert planned.prepared is not None
-        at = planned.prepared.at
+        at = planned.prepared.situation
         taken = plan_sizes(planned.prepared.utility, at.settings, planned.prepared.sizes, timed=True).costs
         assert taken.seconds is not None
         assert taken.value_seconds is not None

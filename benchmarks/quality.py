@@ -124,7 +124,7 @@ def run(task: Task) -> dict[str, Any]:
                 found["auc"].setdefault(OURS, {}).setdefault(epsilon, []).append(dpv.detection.auc(values, changed))
                 found["spearman"].setdefault(epsilon, []).append(spearman(values, plain))
         found["choice"][epsilon] = {
-            "projection": str(made.choice.projection), "mechanism": made.choice.spent.mechanism,
+            "projection": str(made.choice.projection), "mechanism": made.choice.guarantee.mechanism,
             "expected_auc": made.choice.expected_auc, "seconds": chosen_in,
         }  # fmt: skip
         for draw in range(task.draws // 2):

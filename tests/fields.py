@@ -12,7 +12,7 @@ from html import unescape
 from pathlib import PurePath
 from typing import Any
 
-from dpvalue.protocol.archive import described
+from dpvalue.protocol.archive import read_metadata
 from dpvalue.protocol.transport import Question, Reply
 
 Fields = set[tuple[str, str]]
@@ -35,7 +35,7 @@ def of_json(output: str, value: Any, path: str = "") -> Fields:
 
 def of_archive(output: str, content: bytes) -> Fields:
     """The fields of a file of tensors: those of its header, its seal, and the names of its tensors."""
-    stored = described(content, output)
+    stored = read_metadata(content, output)
     found = of_json(output, stored.pop("header"))
     found |= {(output, f"file.{name}") for name in stored if name != "seal"}
     found |= {(output, f"seal.{name}") for name in stored.get("seal", {})}

@@ -117,7 +117,7 @@ def whole_numbers(parties: dpv.Parties, public: Arrays, model: str, unit: Unit, 
         return noted[-1]
 
     with mock.patch.object(Contributions, "_clip", noting):
-        contributions.at(theta, torch.arange(parties.n, device=device), grid)
+        contributions.gradients_at(theta, torch.arange(parties.n, device=device), grid)
     return torch.cat(noted)
 
 

@@ -76,11 +76,12 @@ def test_a_table_of_many_parties_shows_the_first_and_the_last() -> None:
 
 def test_reprs_are_short_and_on_one_line(result: dpv.Result) -> None:
     job = dpv.plan(dpv.Parties(*TRAIN, groups=np.arange(60) % 6), TEST, privacy=PRIVACY).job()
-    release = dpv.Party("<b>", *TRAIN).answer(job, job.first(60))
+    release = dpv.Party("<b>", *TRAIN).answer(job, job.first_request(60))
     given: list[Any] = [
         *shown(result), result.table, result.guarantee, dpv.Guarantee(), PRIVACY, dpv.Settings(privacy=PRIVACY),
         dpv.Schedule("replay"), dpv.Projection(), dpv.semivalue("beta(4,1)"), dpv.Utility(*TEST), dpv.Local(), job,
-        job.first(60), release, dpv.tasks.removal_curve(result), dpv.tasks.rank_stability([[1.0, 2.0], [2.0, 1.0]], 1),
+        job.first_request(60), release, dpv.tasks.removal_curve(result),
+        dpv.tasks.rank_stability([[1.0, 2.0], [2.0, 1.0]], 1),
         dpv.baselines.public_loss(TRAIN, TEST, noise="fast", groups=np.arange(60) % 6),
         dpv.federated(TRAIN, TEST, rounds=2, orders=2, privacy=None, learning_rate=0.1, progress=False),
         dpv.MembershipAttack(np.array([0.5, 0.6]), result.guarantee, 0.7), dpv.Parties(*TRAIN),

@@ -18,7 +18,7 @@ from dpvalue.cli import app
 from dpvalue.coordinator.releases import in_order
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
-from dpvalue.data.parties import numbered_groups
+from dpvalue.data.parties import number_groups
 from dpvalue.names import look_of, party_label, require_name, require_names
 from dpvalue.party.policy import KnownCoordinator, Policy
 from dpvalue.protocol.archive import Key
@@ -83,7 +83,7 @@ def test_a_whole_number_is_one_only_if_it_is_written_so() -> None:
     assert [str(name) for name in names] == texts
     assert [name for name in names if isinstance(name, int)] == [7, -7, 0, int("1" * 15)]
     labels = np.array(["b", "10", "9", "-1", "007", "a"], dtype=object)
-    assert numbered_groups(labels)[0] == (-1, 9, 10, "007", "a", "b")
+    assert number_groups(labels)[0] == (-1, 9, 10, "007", "a", "b")
     assert in_order(["007", "b", "-0", "5"]) == ["5", "-0", "007", "b"]
 
 

@@ -21,7 +21,7 @@ def value(
     *,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
     progress: bool | Progress = True,
-    **given: Unpack[EntryKeywords],
+    **fields: Unpack[EntryKeywords],
 ) -> Result:
     """Return what each party's data is worth to the model, private by default.
 
@@ -35,7 +35,7 @@ def value(
         settings: how the run is made; the defaults of `Settings` if left out.
         semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
         progress: show a bar on a terminal; or a callable (stage, done, total).
-        **given: fields of `Settings`, which change `settings`; and of data
+        **fields: fields of `Settings`, which change `settings`; and of data
             target: the label column of DataFrames.
             groups: a label per row (or a column of the DataFrame): rows with the same label are one party.
             persons: an id per row (or a column of the DataFrame): whose it is, for unit "person".
@@ -55,10 +55,10 @@ def value(
         (20, True)
     """
     kinds = _semivalues(semivalues)
-    asked, labels = read_given(settings, given)
+    chosen, labels = read_given(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with asked.engine.threading(), reporting(progress) as tell:
-        return value_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, kinds, tell)
+    with chosen.engine.threading(), reporting(progress) as tell:
+        return value_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, kinds, tell)
 
 
 @shows_settings(EntryKeywords)
@@ -68,7 +68,7 @@ def release(
     settings: Settings | None = None,
     *,
     progress: bool | Progress = True,
-    **given: Unpack[EntryKeywords],
+    **fields: Unpack[EntryKeywords],
 ) -> Table:
     """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
 
@@ -80,7 +80,7 @@ def release(
             from it.
         settings: as in `value`.
         progress: as in `value`.
-        **given: as in `value`.
+        **fields: as in `value`.
 
     Returns:
         the table.
@@ -94,10 +94,10 @@ def release(
         >>> table.value(test, progress=False).guarantee == table.guarantee
         True
     """
-    asked, labels = read_given(settings, given)
+    chosen, labels = read_given(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with asked.engine.threading(), reporting(progress) as tell:
-        return release_prepared(prepare(public, asked, *private.counts(asked.privacy)), private, tell)
+    with chosen.engine.threading(), reporting(progress) as tell:
+        return release_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, tell)
 
 
 _semivalues = semivalues  # the argument of value shadows the function

@@ -12,7 +12,7 @@ from dpvalue.data.parties import read_data
 from dpvalue.display import extremes
 from dpvalue.methods.choosing import choose
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
-from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.guarantees import Guarantee, warn_of_large_delta
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
 from dpvalue.protocol.projection import Projection
@@ -55,7 +55,7 @@ def public_loss(
     parties: Any,
     utility: Any,
     settings: Settings | None = None,
-    **given: Unpack[EntryKeywords],
+    **fields: Unpack[EntryKeywords],
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
 
@@ -70,7 +70,7 @@ def public_loss(
         parties: as in `dpvalue.value`; private.
         utility: as in `dpvalue.value`; public.
         settings: as in `dpvalue.value`.
-        **given: as in `dpvalue.value`.
+        **fields: as in `dpvalue.value`.
 
     Returns:
         the scores, with the guarantee.
@@ -83,9 +83,9 @@ def public_loss(
         >>> screening.guarantee.releases, len(screening.scores)
         (1, 4)
     """
-    asked, labels = read_given(settings, given)
-    asked = replace(
-        asked,
+    chosen, labels = read_given(settings, fields)
+    chosen = replace(
+        chosen,
         schedule=Schedule("replay", rounds=1),
         permutations=1,
         projection=Projection(1, "loss"),
@@ -94,12 +94,12 @@ def public_loss(
         learning_rate="auto",
     )
     private, public = read_data(parties, utility, *labels)
-    with asked.engine.threading(), reporting(progress=False) as tell:
-        at, encoding = open_setting(public, asked, *private.counts(asked.privacy))
+    with chosen.engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, chosen, *private.counts(chosen.privacy))
         choice = choose(at)
-        warn_if_delta_is_large(choice.spent, int(at.units.sum()))
+        warn_of_large_delta(choice.guarantee, int(at.units.sum()))
         run = PreparedRun(at, encoding, choice, public).run(private)
-        if asked.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
-            run = replace(run, noise=noise_source(asked.noise, asked.seed, Purpose.SCREENING))
+        if chosen.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(chosen.noise, chosen.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
-    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.spent, choice.expected_auc)
+    return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.guarantee, choice.expected_auc)

@@ -21,9 +21,9 @@ def compiled_pays(positions: int, numbers: int) -> bool:
         positions: of walks that advance together, one position after the other.
         numbers: that are released in all.
     """
-    asked = os.environ.get("DPVALUE_COMPILED", "")
+    choice = os.environ.get("DPVALUE_COMPILED", "")
     large = positions >= _LEAST_POSITIONS or numbers >= _LEAST_NUMBERS
-    return asked != "0" and (large or asked == "1") and _loads()
+    return choice != "0" and (large or choice == "1") and _loads()
 
 
 @lru_cache(maxsize=1)

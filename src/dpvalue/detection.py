@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 from dpvalue.arrays import Floats
 from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
 from dpvalue.privacy.budget import NEIGHBOURS
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 
 __all__ = [
     "auc",
@@ -136,7 +136,7 @@ def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
         >>> round(gaussian_ceiling(0.2), 3)
         0.611
     """
-    return _order_kept("gaussian", mu, neighbours)
+    return _largest_auc("gaussian", mu, neighbours)
 
 
 def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
@@ -156,14 +156,14 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
         >>> round(laplace_ceiling(1.0), 3)
         0.865
     """
-    return _order_kept("laplace", epsilon, neighbours)
+    return _largest_auc("laplace", epsilon, neighbours)
 
 
-def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
-    """Return the epsilon below which no releases of units on their own reach an expected AUC of `wanted`.
+def epsilon_of_ceiling(auc: float, neighbours: str = "zero_out") -> float:
+    """Return the epsilon below which no releases of units on their own reach an expected AUC of `auc`.
 
     Args:
-        wanted: an AUC above 0.5 and below 1.
+        auc: an AUC above 0.5 and below 1.
         neighbours: "zero_out" or "replace".
 
     Returns:
@@ -176,8 +176,8 @@ def epsilon_of_ceiling(wanted: float, neighbours: str = "zero_out") -> float:
         >>> round(epsilon_of_ceiling(0.881), 2)
         1.0
     """
-    require_number("auc", wanted, "above 0.5 and below 1", 0.5 < wanted < 1)
-    return log(wanted / (1 - wanted)) / _steps(neighbours)
+    require_number("auc", auc, "above 0.5 and below 1", 0.5 < auc < 1)
+    return log(auc / (1 - auc)) / _steps(neighbours)
 
 
 def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> float:
@@ -240,12 +240,12 @@ def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, ba
         if (first > 0).any() or (second > 0).any():
             raise DpvalueError("noise scales must be all zero or all positive")
         return np.asarray(np.sign(shift) / 2 + 0.5)
-    return law_named(law).wins(shift, first, second)
+    return find_law(law).wins(shift, first, second)
 
 
-def _order_kept(law: str, moved: float, neighbours: str) -> float:
+def _largest_auc(law: str, distance: float, neighbours: str) -> float:
     """How often noise leaves two units in order that are as far apart as they can be; `moved`: by a step, in scales."""
-    return float(law_named(law).wins(np.array(_steps(neighbours) * moved), np.ones(()), np.ones(())))
+    return float(find_law(law).wins(np.array(_steps(neighbours) * distance), np.ones(()), np.ones(())))
 
 
 def _steps(neighbours: str) -> float:

@@ -50,8 +50,8 @@ def safe(text: object) -> str:
     return escape(visible(str(text)))
 
 
-def _number(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _number(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
@@ -65,11 +65,11 @@ def changed_fields(value: DataclassInstance, *always: str) -> str:
     """
     shown = []
     for field in fields(value):
-        held: Any = getattr(value, field.name)
+        content: Any = getattr(value, field.name)
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        is_default = held is None if default is None else default is not MISSING and bool(held == default)
+        is_default = content is None if default is None else default is not MISSING and bool(content == default)
         if field.init and field.repr and (field.name in always or not is_default):
-            shown.append(f"{field.name}={held!r}")
+            shown.append(f"{field.name}={content!r}")
     return f"{type(value).__name__}({', '.join(shown)})"
 
 
@@ -79,8 +79,8 @@ def some(texts: Iterable[object], most: int = 4) -> str:
     >>> some(["a", "b", "c", "d", "e"])
     'a, b, c, d, ...'
     """
-    given = [one_line(str(text)) for text in texts]
-    return ", ".join(given[:most] + ["..."] * (len(given) > most))
+    lines = [one_line(str(text)) for text in texts]
+    return ", ".join(lines[:most] + ["..."] * (len(lines) > most))
 
 
 def counted(number: int | None, noun: str, plural: str = "") -> str:
@@ -114,9 +114,9 @@ def html_table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[objec
     '<table><caption>&lt;b&gt;</caption><thead><tr><th>party</th></tr></thead><tbody><tr><td>&lt;script&gt;</td></tr></tbody></table>'
     """
     half = _MOST_ROWS // 2
-    kept = list(rows) if len(rows) <= _MOST_ROWS else [*rows[:half], ["..."] * len(heads), *rows[-half:]]
+    shown = list(rows) if len(rows) <= _MOST_ROWS else [*rows[:half], ["..."] * len(heads), *rows[-half:]]
     head = "".join(f"<th>{_cell(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in kept)
+    body = "".join(f"<tr>{''.join(f'<td>{_cell(text)}</td>' for text in row)}</tr>" for row in shown)
     return f"<table><caption>{safe(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 

@@ -34,24 +34,28 @@ class BudgetExceeded(DpvalueError):  # noqa: N818  (a fixed public name)
     """A release that would pass the budget of a ledger; nothing was released.
 
     Attributes:
-        spent: the epsilon spent before.
-        asked: what the release alone would spend.
-        left: what is left of the budget's epsilon.
+        spent_epsilon: the epsilon spent before.
+        requested_epsilon: the epsilon that the release alone would spend.
+        remaining_epsilon: the epsilon that the budget still allows.
 
     Example:
-        >>> print(BudgetExceeded(spent=1.0, asked=0.5, left=0.25))
+        >>> print(BudgetExceeded(spent_epsilon=1.0, requested_epsilon=0.5, remaining_epsilon=0.25))
         the budget does not allow this release: epsilon = 1 is spent, 0.5 is needed, and 0.25 is left
     """
 
-    def __init__(self, spent: float, asked: float, left: float) -> None:
+    def __init__(self, spent_epsilon: float, requested_epsilon: float, remaining_epsilon: float) -> None:
         super().__init__(
-            f"the budget does not allow this release: epsilon = {spent:.4g} is spent, {asked:.4g} is needed, and "
-            f"{left:.4g} is left"
+            f"the budget does not allow this release: epsilon = {spent_epsilon:.4g} is spent, "
+            f"{requested_epsilon:.4g} is needed, and {remaining_epsilon:.4g} is left"
         )
-        self.spent, self.asked, self.left = spent, asked, left
+        self.spent_epsilon, self.requested_epsilon, self.remaining_epsilon = (
+            spent_epsilon,
+            requested_epsilon,
+            remaining_epsilon,
+        )
 
     def __reduce__(self) -> tuple[type[BudgetExceeded], tuple[float, float, float]]:
-        return BudgetExceeded, (self.spent, self.asked, self.left)
+        return BudgetExceeded, (self.spent_epsilon, self.requested_epsilon, self.remaining_epsilon)
 
 
 def require_choice(name: str, value: object, allowed: Iterable[str]) -> None:

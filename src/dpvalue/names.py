@@ -69,11 +69,11 @@ def look_of(name: str) -> str:
     """
     if len(name) > LONGEST_NAME:
         return name
-    folded = name.casefold() if name.isascii() else _folded(name)
-    seen = " ".join(folded.split())
-    whole = _ANY_WHOLE.fullmatch(seen)
+    folded = name.casefold() if name.isascii() else _fold(name)
+    visible = " ".join(folded.split())
+    whole = _ANY_WHOLE.fullmatch(visible)
     if whole is None:
-        return seen
+        return visible
     sign, digits = whole.groups()
     return f"-{digits}" if sign == "-" and digits != "0" else digits
 
@@ -83,7 +83,7 @@ def require_name(what: str, name: str) -> None:
     if name.isascii() or len(name) > LONGEST_NAME:
         return
     scripts = {_script(letter) for letter in unicodedata.normalize("NFKC", name)} - {None}
-    if len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER):
+    if len(scripts) > 1 and not any(scripts <= scripts_together for scripts_together in _TOGETHER):
         mixed = " and ".join(sorted(str(script).capitalize() for script in scripts))
         raise DpvalueError(f"{what} must not mix scripts, got {one_line(name)!r} of {mixed} letters")
 
@@ -97,21 +97,21 @@ def require_sendable(name: str) -> None:
 
 def require_names(what: str, names: Iterable[str | int]) -> None:
     """Raise for names of which one mixes scripts, or of which two agree."""
-    known: dict[str, str] = {}
+    by_look: dict[str, str] = {}
     for name in map(str, names):
         require_name(what, name)
         look = look_of(name)
-        if look in known:
-            raise agreeing(what, known[look], name)
-        known[look] = name
+        if look in by_look:
+            raise names_agree_error(what, by_look[look], name)
+        by_look[look] = name
 
 
-def agreeing(what: str, name: str, other: str) -> DpvalueError:
+def names_agree_error(what: str, name: str, other: str) -> DpvalueError:
     """Return the error for two names that agree."""
     return DpvalueError(f"{what} must be clearly different, got {one_line(name)!r} and {one_line(other)!r}")
 
 
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """A name in Unicode's form NFKC, its case folded, decimal digits in ASCII, without what is not seen."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
     letters = []
@@ -171,4 +171,4 @@ def name_of(cell: str) -> str | int:
     if isinstance(label, int):
         return label
     text = cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
-    return _NUMBER.sub(lambda found: chr(int(found[1] or found[2], 16)), text)
+    return _NUMBER.sub(lambda match: chr(int(match[1] or match[2], 16)), text)

@@ -38,7 +38,7 @@ class _Stage:
     """How far a stage is: when it began, when it was last heard of, what was done by then, and what there is."""
 
     began: float
-    told: float
+    told_at: float
     first: int
     done: int
     total: int
@@ -58,19 +58,23 @@ class TimeLeft:
     def tell(self, stage: str, done: int, total: int) -> None:
         """Take note of how far a stage is; one that begins again is a new one."""
         now = self._clock()
-        known = self._stages.get(stage)
-        if known is None or done < known.done:
+        stage_state = self._stages.get(stage)
+        if stage_state is None or done < stage_state.done:
             self._stages[stage] = _Stage(now, now, done, done, total)
         else:
-            known.told, known.done, known.total = now, done, total
+            stage_state.told_at, stage_state.done, stage_state.total = now, done, total
 
     def left(self, stage: str) -> float | None:
         """Return the seconds that are left of a stage; None while there is nothing to tell it by."""
-        known = self._stages.get(stage)
-        if known is None or known.done == known.first:
-            return 0.0 if known is not None and known.done >= known.total else None
-        whole = (known.told - known.began) * (known.total - known.done) / (known.done - known.first)
-        return max(0.0, whole - (self._clock() - known.told))
+        stage_state = self._stages.get(stage)
+        if stage_state is None or stage_state.done == stage_state.first:
+            return 0.0 if stage_state is not None and stage_state.done >= stage_state.total else None
+        whole = (
+            (stage_state.told_at - stage_state.began)
+            * (stage_state.total - stage_state.done)
+            / (stage_state.done - stage_state.first)
+        )
+        return max(0.0, whole - (self._clock() - stage_state.told_at))
 
 
 def in_words(seconds: float | None) -> str:

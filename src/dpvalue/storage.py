@@ -78,7 +78,7 @@ def held(folder: Path) -> Iterator[None]:
 
     The folder is made if it is not there, and removed again if nothing was written into it.
     """
-    made = [missing for missing in (folder, *folder.parents) if not missing.exists()]
+    new_folders = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     lock = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ def held(folder: Path) -> Iterator[None]:
             yield
     finally:
         with suppress(OSError):  # results are in it, or somebody else has made use of it
-            for empty in made:
+            for empty in new_folders:
                 empty.rmdir()
 
 

@@ -34,7 +34,7 @@ class Purpose(IntEnum):
     REFIT = 13
     LEARNING_CURVES = 14
     REHEARSAL = 15
-    MAY_BE = 16
+    POSSIBLE_VALUES = 16
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:
@@ -49,7 +49,7 @@ def permutations(seed: int, purpose: Purpose, first: int, count: int, n: int) ->
 
 def replay_seed(seed: int) -> int:
     """Return the seed of the permutations that a table is replayed over, from the public seed of its run."""
-    return _hashed(f"dpvalue replay {seed}".encode())
+    return _hash(f"dpvalue replay {seed}".encode())
 
 
 def replay_seed_of_rows(rows: NDArray[np.floating]) -> int:
@@ -57,10 +57,10 @@ def replay_seed_of_rows(rows: NDArray[np.floating]) -> int:
 
     Of their signs alone, which rounding does not change from one device to another.
     """
-    return _hashed(b"dpvalue replay" + np.packbits(rows > 0).tobytes())
+    return _hash(b"dpvalue replay" + np.packbits(rows > 0).tobytes())
 
 
-def _hashed(content: bytes) -> int:
+def _hash(content: bytes) -> int:
     return int.from_bytes(hashlib.sha256(content).digest()[:6], "big")
 
 

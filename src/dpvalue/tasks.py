@@ -96,12 +96,12 @@ def retraining_curve(
         counts_for = rows.weights[:-1].cpu() > 0
         start = model.initial(drawing["seed"])
 
-        def retrained(kept: tuple[int, ...]) -> float:
-            left = (torch.isin(party, torch.tensor(kept, dtype=party.dtype)) & counts_for).to(device)
-            fitted = (
+        def retrained(remaining: tuple[int, ...]) -> float:
+            left = (torch.isin(party, torch.tensor(remaining, dtype=party.dtype)) & counts_for).to(device)
+            model_of_set = (
                 train(model, start, x[left], y[left], [_RETRAINING_STEPS], drawing["seed"])[0] if left.any() else start
             )
-            return float(evaluate(fitted[None]))
+            return float(evaluate(model_of_set[None]))
 
         curve = curve_of(FunctionGame(retrained, private.n), kind, order, orders, counts)
     return replace(curve, retrained=True)

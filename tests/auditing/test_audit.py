@@ -117,9 +117,9 @@ def test_the_bound_stays_under_the_claim(name: str) -> None:
     found = run_audit(**CONFIGURATIONS[name])
     assert found.guarantee.epsilon is not None
     assert found.bound <= found.guarantee.epsilon
-    assert not found.leaking
+    assert not found.leaking_settings
     assert found.same_bytes is not False
-    assert 0.99 < found.moved < 1.0001  # the canary saturates, and does no more
+    assert 0.99 < found.sensitivity_ratio < 1.0001  # the canary saturates, and does no more
     assert not found.shared_noise
     if name not in WEAK:
         assert found.bound > 1.0  # not for want of trying: about 4.5, by chance below 2 once in some hundred runs
@@ -147,24 +147,24 @@ def test_noise_at_half_scale_is_caught_in_a_thousand_trials(noise: str, monkeypa
 
 
 def test_laplace_noise_at_half_scale_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Contributions.scaled
-    monkeypatch.setattr(Contributions, "scaled", lambda *given: whole(*given) / 2)
+    whole = Contributions.scale_noise
+    monkeypatch.setattr(Contributions, "scale_noise", lambda *given: whole(*given) / 2)
     found = run_audit(**LINE, privacy=dpv.Privacy(1.0, 0.0), parties=40, runs=100)
     assert found.bound > 1.0
 
 
 def test_a_missing_clip_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mechanism, "clipped", lambda self, gradients: gradients)
+    monkeypatch.setattr(Mechanism, "apply_clipping", lambda self, gradients: gradients)
     found = run_audit(noise="fast", clip_rule="normalise")  # which no faster path bypasses
     assert found.bound > 8.0
-    assert found.moved > 10
+    assert found.sensitivity_ratio > 10
     assert "times the claimed sensitivity" in str(found)
     # On the grid a vector that is too long becomes zero: even then nothing leaves.
     assert run_audit().bound == 0.0
 
 
 def test_a_missing_clip_and_a_missing_check_on_the_grid_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Mechanism, "clipped", lambda self, gradients: gradients)
+    monkeypatch.setattr(Mechanism, "apply_clipping", lambda self, gradients: gradients)
     monkeypatch.setattr(Grid, "round", lambda self, clipped: (clipped.double() / self.step).trunc())
     assert run_audit().bound > 8.0
 
@@ -225,7 +225,7 @@ def scaled_by_private_rows(features: Callable[..., Any]) -> Callable[..., Any]:
 def test_statistics_that_leak_through_scaling_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Encoding, "features", scaled_by_private_rows(Encoding.features))
     party = run_audit(clip=0.3)
-    assert party.moved > 1.5  # other parties' releases move too
+    assert party.sensitivity_ratio > 1.5  # other parties' releases move too
     assert not party.holds
     record = run_audit(**{**per("record"), "records": 20}, clip=0.3)
     assert record.bound > 8.0  # other records of the same party move
@@ -245,7 +245,7 @@ def test_a_setting_that_depends_on_private_rows_is_caught(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("dpvalue.auditing.canaries.run_for", faulty)
     found = run_audit(learning_rate="auto")
-    assert found.leaking == ("learning_rate",)
+    assert found.leaking_settings == ("learning_rate",)
     assert "public settings depend on private rows: learning_rate" in str(found)
 
 
@@ -280,7 +280,7 @@ def test_frames_with_text_columns_are_audited() -> None:
     encode = make_column_transformer((OneHotEncoder(sparse_output=False), ["town"]), remainder="passthrough")
     found = run_audit(utility=frame, target="label", preprocess=encode)
     assert found.holds
-    assert found.moved > 0.99
+    assert found.sensitivity_ratio > 0.99
 
 
 @pytest.mark.slow

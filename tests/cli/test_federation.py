@@ -81,18 +81,18 @@ def test_a_study_is_made_shown_answered_and_valued(files: Files) -> None:
     shown = here("job", "show", "study.job").output
     for words in (
         "signed by: no one",
-        "asks for: how each record",
+        "asks for: 13 numbers per party",
         "reads: 5 columns: a, b, c, kind, label",
         "spends: Each record",
     ):
         assert words in shown
-    assert "to the bit" in here("job", "verify", "study.job").output
+    assert "bit for bit" in here("job", "verify", "study.job").output
     for name in files.sizes:
         started = here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
         assert started.exit_code == 0
     weighed = here("party", "check", "study.job", "north.csv", "--ledger", "north.ledger")
     assert weighed.exit_code == 0, weighed.output
-    assert "and that you have 90 records" in weighed.output
+    assert "and your number of records (90)" in weighed.output
     assert "Nothing was released." in weighed.output
     for name in files.sizes:
         answer = here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")
@@ -114,7 +114,7 @@ def test_the_metric_of_a_study_is_that_of_its_recipe_or_another(files: Files) ->
     made = here("job", "--test", "public.csv", "--target", "label", "--parties", "4", "--metric", "auc")
     assert made.exit_code == 0, made.output
     assert "with the loss as metric" in made.output  # what the plan has rehearsed
-    assert "to the bit" in here("job", "verify", "study.job").output
+    assert "bit for bit" in here("job", "verify", "study.job").output
     for name in files.sizes:
         here("ledger", "new", f"{name}.ledger", "--epsilon", "2", "--unit", "record", "--name", name)
         here("party", "answer", "study.job", f"{name}.csv", "--name", name, "--ledger", f"{name}.ledger")
@@ -186,7 +186,7 @@ def test_what_is_wrong_is_said_in_one_line(files: Files) -> None:
         ("value", "study.job", "nothing.release"): "must be a file with a release",
         ("value", "north.csv"): "not a dpvalue file",
         ("value", "study.job", "--out", "."): "holds other files",
-        ("value", "study.job", "--out", "new"): "it takes two at least, got 0",
+        ("value", "study.job", "--out", "new"): "at least two parties must answer, got 0",
         ("verify", "."): "is not an output folder of dpvalue run",
     }  # fmt: skip
     for arguments, why in wrong.items():

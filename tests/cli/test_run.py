@@ -175,7 +175,7 @@ def test_regression_persons_and_no_privacy(folder: Path) -> None:
     assert "No differential privacy" in exposed.stdout
     facts = json.loads((folder / "n" / "run.json").read_text())
     assert all(curve["retrained"] for curve in facts["curves"])
-    assert "only without privacy" in (folder / "n" / "report.html").read_text()
+    assert "retrained on raw rows, without privacy" in (folder / "n" / "report.html").read_text()
 
 
 @pytest.mark.slow
@@ -183,7 +183,7 @@ def test_a_ledger_is_charged_and_shown(folder: Path) -> None:
     charged = (*BASIC, "--epsilon", "1", "--ledger", "my.ledger", "--head", "kept", "--yes")
     none = dpvalue(*charged, "--out", "a", cwd=folder)
     assert none.returncode == 2
-    assert none.stderr.startswith("error: there is no ledger at 'my.ledger': dpvalue ledger new")
+    assert none.stderr.startswith("error: there is no ledger at 'my.ledger': create one with dpvalue ledger new")
     new = dpvalue("ledger", "new", "my.ledger", "--epsilon", "1.5", "--name", "site-a", "--head", "kept", cwd=folder)
     assert new.returncode == 0, new.stderr
     assert new.stdout.startswith("my.ledger: the ledger of 'site-a', epsilon = 1.5, delta = 5e-05 per party")
@@ -217,7 +217,7 @@ def test_a_budget_that_cannot_work_is_spent_by_force_alone(folder: Path) -> None
     assert dpv.Ledger(folder / "my.ledger").entries() == []
     forced = dpvalue(*hopeless, "--force", cwd=folder)
     assert forced.returncode == 0, forced.stderr
-    assert dpv.Ledger(folder / "my.ledger").spent == pytest.approx(0.01, abs=1e-4)
+    assert dpv.Ledger(folder / "my.ledger").spent_epsilon == pytest.approx(0.01, abs=1e-4)
 
 
 def bad_files(folder: Path) -> dict[str, tuple[list[str], str]]:

@@ -23,7 +23,7 @@ from dpvalue.coordinator import releases
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import Waits, conduct
-from dpvalue.flower.records import KIND, answered_of, record_of
+from dpvalue.flower.records import KIND, record_of, reply_of
 from dpvalue.protocol.archive import Key, digest
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
@@ -210,9 +210,9 @@ def test_what_is_no_answer_over_flower_is_malformed(monkeypatch: pytest.MonkeyPa
         def has_content(self) -> bool:
             raise OverflowError
 
-    assert answered_of(Broken()) == Reply(b"", MALFORMED)  # type: ignore[arg-type]
-    assert answered_of(Message(RecordDict(), 7, KIND)) == Reply(b"", MALFORMED)
-    assert answered_of(Message(record_of(Reply(b"x", "")), 7, KIND)) == Reply(b"x", "")
+    assert reply_of(Broken()) == Reply(b"", MALFORMED)  # type: ignore[arg-type]
+    assert reply_of(Message(RecordDict(), 7, KIND)) == Reply(b"", MALFORMED)
+    assert reply_of(Message(record_of(Reply(b"x", "")), 7, KIND)) == Reply(b"x", "")
 
 
 def here(*arguments: object) -> Result:

@@ -370,7 +370,7 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
         coordinator.table()
     path.write_bytes(good)
     (tmp_path / "study" / "rejected.jsonl").write_text(json.dumps({"party": 1}) + "\n")
-    with pytest.raises(dpv.DpvalueError, match="must be printable text"):
+    with pytest.raises(dpv.DpvalueError, match="must be a text"):
         coordinator.rejections.all()
     with pytest.raises(dpv.DpvalueError, match="the state of another job"):
         Coordinator(tmp_path / "study", files.job(seed=5).to_bytes())

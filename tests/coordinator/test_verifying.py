@@ -387,7 +387,7 @@ def test_the_job_is_what_parties_answered(folder: Path, study: tuple[Files, dict
         forged = folder.parent / f"forged-{words[:5]}"
         for release in sorted((folder / "study" / "round-0").glob("*.release")):
             own = Release.from_bytes(release.read_bytes())
-            answer = replace(own, job=lie.digest, request=lie.first(own.units).digest)
+            answer = replace(own, job=lie.digest, request=lie.first_request(own.units).digest)
             (folder.parent / release.name).write_bytes(answer.to_bytes())
         value(files, forged, lie.to_bytes(), sorted(folder.parent.glob("*.release")))
         named(forged, "study/study.job, ", words)
@@ -521,7 +521,7 @@ def test_what_is_said_and_the_exit_code(
     (folder / "values.csv").write_text(text.replace("\n", "9\n").replace("e9\n", "e\n"))
     other = here("verify", folder)
     assert other.exit_code == 1
-    assert "results is not what its job and releases make:" in other.output
+    assert "results does not match its job and releases:" in other.output
     assert "values.csv, line 1" in other.output
     (folder / "values.csv").write_text(text)
     unusable: dict[tuple[object, ...], str] = {

@@ -42,8 +42,8 @@ class Items(torch.utils.data.Dataset[Any]):
         return self.rows[place], self.labels[place]
 
 
-def encoded(raw: Any, public: Any, preprocess: Any, placed: bool = True) -> Any:
-    return dpv.Utility(public, TEST[1]).encoding("logistic", preprocess).features(raw, "rows", placed)
+def encoded(raw: Any, public: Any, preprocess: Any, positions_public: bool = True) -> Any:
+    return dpv.Utility(public, TEST[1]).encoding("logistic", preprocess).features(raw, "rows", positions_public)
 
 
 # The cells of a bad line's party are read as those of a good line are.
@@ -92,18 +92,18 @@ KINDS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("placed", [True, False])
+@pytest.mark.parametrize("positions_public", [True, False])
 @pytest.mark.parametrize("private", KINDS)
 @pytest.mark.parametrize("public", KINDS)
-def test_transformers_get_rows_in_the_form_of_the_public_set(public: str, private: str, placed: bool) -> None:
+def test_transformers_get_rows_in_the_form_of_the_public_set(public: str, private: str, positions_public: bool) -> None:
     """Whatever private rows are handed over as; one that cannot be read moves no bit of another."""
     scaler = StandardScaler(with_mean=False)
     expected = scaler.fit(TEST[0]).transform(TRAIN[0])
-    before = encoded(KINDS[private](TRAIN[0]), KINDS[public](TEST[0]), scaler, placed)
+    before = encoded(KINDS[private](TRAIN[0]), KINDS[public](TEST[0]), scaler, positions_public)
     np.testing.assert_allclose(before, expected, rtol=1e-5)
     spoilt = TRAIN[0].copy()
     spoilt[7, 1] = np.inf
-    after = encoded(KINDS[private](spoilt), KINDS[public](TEST[0]), scaler, placed)
+    after = encoded(KINDS[private](spoilt), KINDS[public](TEST[0]), scaler, positions_public)
     assert np.flatnonzero((before != after).any(axis=1)).tolist() == [7]
     assert not np.isfinite(after[7]).all()
 

@@ -107,7 +107,7 @@ def as_column_of_arrow(column: Any) -> Column:
 def said(column: Column, rows: int) -> list[Any]:
     """All that a column says of its first rows."""
     numbers = [None if isnan(one) else one for one in column.numbers()[:rows].tolist()]
-    parts = (column.texts(), column.identities(), column.party_names(), column.lacking(), column.words())
+    parts = (column.texts(), column.identities(), column.party_names(), column.missing_cells(), column.words())
     return [*(part[:rows].tolist() for part in parts), numbers]
 
 
@@ -129,7 +129,7 @@ def test_one_odd_cell_of_a_typed_column_changes_no_other(how: str, odd: bytes, t
     if odd is not BAD:
         assert (beside.texts()[-1], beside.identities()[-1], beside.words()[-1]) == (None, None, None)
         assert beside.numbers()[-1] == inf
-        assert not beside.lacking()[-1]
+        assert not beside.missing_cells()[-1]
 
 
 def test_an_id_that_is_not_utf8_makes_no_person_of_what_is_missing(tmp_path: Path) -> None:
@@ -230,7 +230,11 @@ def test_a_giant_in_an_npz_file_widens_nobodys_cell(odd: str, order: Literal["<"
         blocks = list(read_private(tmp_path / "rows.npz", ["who", "x"]))
         found = [one for block in blocks for one in block.columns["who"].texts().tolist()]
         assert found == [None, "7", None]
-        assert [one for block in blocks for one in block.columns["who"].lacking().tolist()] == [True, False, False]
+        assert [one for block in blocks for one in block.columns["who"].missing_cells().tolist()] == [
+            True,
+            False,
+            False,
+        ]
         assert max(len(cell) for block in blocks for cell in block.columns["who"].cells) <= MOST_BYTES + 1
         assert peek(tmp_path / "rows.npz").rows == 3
 

@@ -250,7 +250,7 @@ def test_a_function_may_return_any_kind_of_number(returned: Any) -> None:
 
 def test_a_metric_of_one_task_does_not_fit_models_of_the_other() -> None:
     train, test = classification(8)
-    these = "these do: loss, accuracy, balanced_accuracy, auc"
+    these = "use one of loss, accuracy, balanced_accuracy, auc"
     for name in ("mse", "mae", "r2"):
         with pytest.raises(dpv.DpvalueError, match=f"metric '{name}' does not fit a classification model; {these}"):
             dpv.value(train, dpv.Utility(*test, metric=name), **STEPS)

@@ -96,18 +96,20 @@ def test_a_party_contributes_the_same_beside_others_and_in_slices(
     for party, at in zip(who.tolist(), theta, strict=True):
         own = slice(starts[party], starts[party] + SIZES[party])
         alone = contributions(model, x[own], y[own], SIZES[party : party + 1], unit)
-        expected.append(alone.at(at[None], torch.tensor([0]))[0])
+        expected.append(alone.gradients_at(at[None], torch.tensor([0]))[0])
     monkeypatch.setattr(contributions_module, "_SLICE_NUMBERS", slices)
     together = contributions(model, x, y, SIZES, unit)
     assert len(together._cuts) > 3
-    torch.testing.assert_close(together.at(theta, who), torch.stack(expected), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(together.gradients_at(theta, who), torch.stack(expected), rtol=1e-12, atol=1e-15)
     points, shares = theta[:3], torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
     everyone = torch.arange(len(SIZES))
-    whole = together.along(points, shares, everyone)
+    whole = together.mean_gradients(points, shares, everyone)
     for party in (1, 3, 9):
         own = slice(starts[party], starts[party] + SIZES[party])
         alone = contributions(model, x[own], y[own], SIZES[party : party + 1], unit)
-        torch.testing.assert_close(whole[party], alone.along(points, shares, torch.tensor([0]))[0], rtol=1e-12, atol=0)
+        torch.testing.assert_close(
+            whole[party], alone.mean_gradients(points, shares, torch.tensor([0]))[0], rtol=1e-12, atol=0
+        )
 
 
 def test_one_type_holds_private_rows_and_all_that_touch_it_name_it() -> None:

@@ -77,7 +77,7 @@ class LabelCounts(Statistic):
     def width(self, directions: int) -> int:
         return self.classes
 
-    def asked(self, ground: StatisticContext) -> Ones:
+    def unit_numbers(self, context: StatisticContext) -> Ones:
         return Ones(self.classes)
 
 
@@ -87,7 +87,7 @@ class Counts(Method):
 
     name: ClassVar[str] = "label-counts"
     game_name: ClassVar[str] = "label counts"
-    words: ClassVar[str] = "released counts of its labels"
+    summary: ClassVar[str] = "released counts of its labels"
     one_release: ClassVar[bool] = True
 
     classes: int
@@ -97,37 +97,39 @@ class Counts(Method):
         return LabelCounts(self.classes)
 
     @classmethod
-    def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
-        privacy, settings = at.settings.privacy, at.settings
-        classes = int(at.public.y.max()) + 1
-        multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, at.n, "gaussian")
+    def choose(cls, situation: Situation, rehearsal: Rehearsal | None = None) -> Choice:
+        privacy, settings = situation.settings.privacy, situation.settings
+        classes = int(situation.public.y.max()) + 1
+        multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, situation.n, "gaussian")
         unit, neighbours = ("record", "zero_out") if privacy is None else (privacy.unit, privacy.neighbours)
         return Choice(
             method=cls(classes),
             model=Ones(classes),
-            initial=at.initial.new_zeros(classes),
+            initial=situation.initial.new_zeros(classes),
             basis=None,
             schedule=Schedule("replay", rounds=1, probes=1),
             releases=1,
             mechanism=Mechanism(1.0, multiplier, unit, neighbours),
             learning_rate=1.0,
-            spent=guarantee(privacy, multiplier, 1, 1.0, settings.noise == "fast", "gaussian", settings.ledger_terms),
+            guarantee=guarantee(
+                privacy, multiplier, 1, 1.0, settings.noise == "fast", "gaussian", settings.ledger_terms
+            ),
         )
 
-    def expected(self, at: Situation, choice: Choice, rehearsal: Rehearsal | None) -> None:
+    def expectation(self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> None:
         return None
 
     def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> Shares:
         return Shares(table.rows, table.sizes, np.bincount(public.y.numpy(), minlength=self.classes))
 
-    def stand_ins(self, at: Situation, choice: Choice, rows: Tensor) -> Shares:
-        return Shares(rows, np.ones(len(rows)), np.bincount(at.public.y.numpy(), minlength=self.classes))
+    def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> Shares:
+        return Shares(rows, np.ones(len(rows)), np.bincount(situation.public.y.numpy(), minlength=self.classes))
 
     def header(self) -> dict[str, Any]:
         return {"classes": self.classes}
 
     @classmethod
-    def of_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
+    def from_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
         if not isinstance(header.get("classes"), int) or header["classes"] != len(origin):
             raise dpv.DpvalueError(f"classes must be {len(origin)}, got {header.get('classes')!r}")
         return cls(header["classes"])
@@ -209,7 +211,7 @@ def test_parties_at_home_answer_it_and_are_charged(tmp_path: Path) -> None:
         own = TRAIN[0][site == SITES], TRAIN[1][site == SITES]
         kept = ledger if site == 0 else None
         releases.append(dpv.Party(str(site), *own, ledger=kept, engine=ENGINE).answer(job))
-    assert ledger.spent == pytest.approx(2.0, rel=1e-3)
+    assert ledger.spent_epsilon == pytest.approx(2.0, rel=1e-3)
     result = combine(job, releases).value(TEST, progress=False, engine=ENGINE)
     assert result.table.method.name == "label-counts"
     assert np.isfinite(result.values["shapley"]).all()

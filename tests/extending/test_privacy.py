@@ -13,8 +13,8 @@ import pytest
 import torch
 
 import dpvalue as dpv
-from dpvalue.privacy.clipping import RULES, ClippingRule, register_rule, rule_named
-from dpvalue.privacy.laws import LAPLACE, LAWS, Law, Sampling, law_named, register_law
+from dpvalue.privacy.clipping import RULES, ClippingRule, find_rule, register_rule
+from dpvalue.privacy.laws import LAPLACE, LAWS, Law, Sampling, find_law, register_law
 from tests.datasets import classification
 
 TRAIN, TEST = classification(40)
@@ -52,7 +52,7 @@ TWIN = replace(LAWS["gaussian"], name="twin", automatic=False)
 
 def clip_each(vectors: torch.Tensor, norm: float) -> torch.Tensor:
     """Half as long as the norm, and no longer: a rule that wastes room."""
-    return rule_named("flat").clip(vectors, norm / 2)
+    return find_rule("flat").clip(vectors, norm / 2)
 
 
 HALF = ClippingRule("half", clip_each, lambda excess: np.maximum(2 * excess, 1.0))
@@ -85,7 +85,7 @@ def test_a_law_from_outside_is_planned_run_saved_and_charged(noise: str, tmp_pat
     result = dpv.value(TRAIN, TEST, privacy=privacy, noise=noise, ledger=ledger, progress=False, permutations=40)
     assert result.guarantee.law == "double"
     assert "Mechanism: " in str(result.guarantee)
-    assert result.guarantee.under("replace") == pytest.approx(4.0)
+    assert result.guarantee.epsilon_under("replace") == pytest.approx(4.0)
     # Twice the scale at half the multiplier: the noise is that of the Laplace mechanism.
     usual = dpv.value(TRAIN, TEST, privacy=replace(privacy, mechanism="laplace"), progress=False, permutations=40)
     assert result.guarantee.advantage == pytest.approx(usual.guarantee.advantage)
@@ -100,7 +100,7 @@ def test_a_law_from_outside_is_planned_run_saved_and_charged(noise: str, tmp_pat
     assert isinstance(loaded := dpv.load(tmp_path / "result"), dpv.Result)
     assert loaded.guarantee == result.guarantee
     if ledger is not None:
-        assert ledger.spent == pytest.approx(2.0)
+        assert ledger.spent_epsilon == pytest.approx(2.0)
         assert [entry.charge.law for entry in ledger.entries() if entry.charge is not None] == ["double"]
         with pytest.raises(dpv.BudgetExceeded):
             dpv.value(TRAIN, TEST, privacy=privacy, ledger=dpv.Ledger(ledger.path, "more"), progress=False)
@@ -180,13 +180,13 @@ def test_a_file_of_a_law_that_is_not_known_here_is_refused(tmp_path: Path) -> No
 def test_a_name_is_new_and_survives_files(name: str) -> None:
     with pytest.raises(dpv.DpvalueError, match="the name of a law must be a new lower-case word"):
         register_law(replace(TWIN, name=name))
-    assert law_named("twin") is TWIN
+    assert find_law("twin") is TWIN
 
 
 @pytest.mark.parametrize("name", ["gaussian", "laplace", "double", "twin"])
 def test_all_that_a_law_says_is_of_one_law(name: str) -> None:
     """Samplers, standard deviation, order, likelihood and cost are compared with each other."""
-    law, count = law_named(name), 200_000
+    law, count = find_law(name), 200_000
     generator = np.random.default_rng(1)
     drawn = law.sampling.fill(torch.empty(count, dtype=torch.float64), torch.Generator().manual_seed(1)).numpy()
     words = (
@@ -225,7 +225,7 @@ def test_a_clipping_rule_from_outside_bounds_what_leaves_and_is_rehearsed() -> N
 
 @pytest.mark.parametrize("name", ["flat", "normalise", "half"])
 def test_a_rule_on_lengths_is_the_rule_on_vectors(name: str) -> None:
-    rule, norm = rule_named(name), 0.7
+    rule, norm = find_rule(name), 0.7
     vectors = np.random.default_rng(0).normal(size=(500, 3)) * np.geomspace(1e-3, 10, 500)[:, None]
     clipped = rule.clip(torch.from_numpy(vectors), norm)
     divisors = rule.divisor(np.linalg.norm(vectors, axis=1) / norm)

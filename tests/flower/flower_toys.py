@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpvalue.protocol.transport import Nodes, Question, Reply, Respond, gathered
+from dpvalue.protocol.transport import Nodes, Question, Reply, Respond, wait_for_nodes
 from dpvalue.storage import write_whole
 
 ROW = "patient 17 has label 1"
@@ -42,7 +42,7 @@ def collect(nodes: Nodes, config: Mapping[str, Any]) -> None:
     """A coordinator: asks everybody who has not answered yet, and keeps every answer in a file as it comes."""
     folder, state_file = Path(config["folder"]), Path(config["folder"]) / f"{config['study']}.json"
     state: dict[str, str] = json.loads(state_file.read_text()) if state_file.exists() else {}
-    left = [node for node in gathered(nodes, config["parties"], config["patience"]) if str(node) not in state]
+    left = [node for node in wait_for_nodes(nodes, config["parties"], config["patience"]) if str(node) not in state]
     (folder / "asked").write_text(json.dumps(left))
     question = Question(config["job"].encode(), bytes(range(256)))
     for node, answered in nodes.exchange(dict.fromkeys(left, question), config["deadline"]):

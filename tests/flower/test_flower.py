@@ -29,13 +29,13 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.app import GridNodes, coordinator, refusing, simulated
+from dpvalue.flower.app import GridNodes, coordinator, refusing, simulation_app
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_authority, write_link, write_node_key
-from dpvalue.flower.records import KIND, Memory, StoredTask, answered_of, record_of
+from dpvalue.flower.records import KIND, Memory, StoredTask, record_of, reply_of
 from dpvalue.flower.runtime import Node, Task
 from dpvalue.flower.serve import serve
 from dpvalue.flower.supervise import SupervisedProcess
-from dpvalue.protocol.transport import FAILED, MALFORMED, Question, Reply, Respond, answer, gathered
+from dpvalue.protocol.transport import FAILED, MALFORMED, Question, Reply, Respond, answer, wait_for_nodes
 from tests.federation import LocalNodes
 from tests.flower.flower_node import Supernode, wait_for
 from tests.flower.flower_toys import ROW, party
@@ -109,11 +109,11 @@ def test_replies_of_any_shape_are_read() -> None:
     asked = Message(record_of(HELLO), 1, KIND)
 
     def read(content: RecordDict) -> Reply | None:
-        return answered_of(Message(content, reply_to=asked))
+        return reply_of(Message(content, reply_to=asked))
 
     for said in (Reply(b"\0\xff", ""), Reply(b"", "no")):
         assert read(record_of(said)) == said
-    assert answered_of(Message(Error(5, ROW), reply_to=asked)) is None
+    assert reply_of(Message(Error(5, ROW), reply_to=asked)) is None
     for fields in (
         {"release": b"", "refused": ""},
         {"release": b"x", "refused": "y"},
@@ -187,17 +187,17 @@ def test_nodes_are_waited_for() -> None:
 
         exchange = LocalNodes.exchange
 
-    assert gathered(Coming(), 3, 60.0) == [0, 1, 2]
-    assert gathered(LocalNodes({}), 3, 0.0) == []
+    assert wait_for_nodes(Coming(), 3, 60.0) == [0, 1, 2]
+    assert wait_for_nodes(LocalNodes({}), 3, 0.0) == []
 
 
 def test_clients_of_flowers_own_simulation(tmp_path: Path) -> None:
     """Its engine, Ray, is not installed here: what it would call is called."""
-    clients = simulated([party("a", tmp_path), party("b", tmp_path)])
+    clients = simulation_app([party("a", tmp_path), party("b", tmp_path)])
 
     def call(client: ClientApp, asked: Question, node: int) -> Reply | None:
         context = Context(7, node, {"partition-id": node}, RecordDict(), {})
-        return answered_of(client(Message(record_of(asked), node, KIND), context))
+        return reply_of(client(Message(record_of(asked), node, KIND), context))
 
     assert call(clients, HELLO, 0) == Reply(b"olleha", "")
     assert call(clients, HELLO, 1) == Reply(b"ollehb", "")
@@ -234,16 +234,16 @@ def test_a_supernode_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     with Supernode(port, secret) as node, serving(backwards, Node(f"127.0.0.1:{port}", secret=secret)):
         for job in (b"one", b"two", bytes(3_000_000) + b"x"):
             node.put(record_of(Question(job, b"")))
-            assert answered_of(node.reply()) == Reply(job[::-1], "")
+            assert reply_of(node.reply()) == Reply(job[::-1], "")
         node.put(record_of(HELLO), late=1.0)
-        assert answered_of(node.reply()) == Reply(b"olleh", "")
+        assert reply_of(node.reply()) == Reply(b"olleh", "")
         # Whatever has no shape gets the fixed text, also what Flower would run as an agent.
         node.put(record_of(HELLO), kind="train")
-        assert answered_of(node.reply()) == REFUSED
+        assert reply_of(node.reply()) == REFUSED
         node.put(RecordDict({"dpvalue": ConfigRecord({"job": b"x", "request": b"", "more": 1})}))
-        assert answered_of(node.reply()) == REFUSED
+        assert reply_of(node.reply()) == REFUSED
         node.put(RecordDict(), task=TaskType.AGENT_APP)
-        assert answered_of(node.reply()) == REFUSED
+        assert reply_of(node.reply()) == REFUSED
         wait_for(lambda: {task.status.status for task in node.state.get_tasks()} == {"finished"})
         assert {(task.status.sub_status, task.status.details) for task in node.state.get_tasks()} == {("completed", "")}
 
@@ -266,7 +266,7 @@ def test_a_supernode_is_known_by_its_certificate(tmp_path: Path) -> None:
             time.sleep(1.0)
         assert not node.replies()
         with serving(backwards, Node(f"127.0.0.1:{port}", files.authority.read_bytes())):
-            assert answered_of(node.reply()) == Reply(b"olleh", "")
+            assert reply_of(node.reply()) == Reply(b"olleh", "")
 
 
 class _Clock:
@@ -348,7 +348,7 @@ def test_a_lost_supernode_ends_nothing(caplog: pytest.LogCaptureFixture) -> None
                 go.set()
                 wait_for(lambda: "a task was lost" in caplog.text)
                 node.put(record_of(HELLO))
-                assert answered_of(node.reply()) == Reply(b"olleh", "")
+                assert reply_of(node.reply()) == Reply(b"olleh", "")
             assert thread.is_alive()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -374,11 +374,11 @@ def test_a_lost_connection_loses_no_answer(call: str, monkeypatch: pytest.Monkey
     monkeypatch.setattr(RuntimeHttpClient, call, losing)
     with Supernode(port) as node, serving(backwards, Node(f"127.0.0.1:{port}")):
         node.put(record_of(HELLO))
-        assert answered_of(node.reply()) == Reply(b"olleh", "")
+        assert reply_of(node.reply()) == Reply(b"olleh", "")
         wait_for(lambda: len(called) == 3)
         wait_for(lambda: {task.status.status for task in node.state.get_tasks()} == {"finished"})
         node.put(record_of(HELLO))
-        assert answered_of(node.reply()) == Reply(b"olleh", "")
+        assert reply_of(node.reply()) == Reply(b"olleh", "")
 
 
 class Killed(BaseException):
@@ -411,10 +411,10 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
                     serve(respond, node, tick=0.05, stop=lambda: False)
             assert stat.S_IMODE((tmp_path / "task").stat().st_mode) == 0o600
         with serving(respond, node):
-            assert answered_of(there.reply()) == Reply(b"olleh", "")
+            assert reply_of(there.reply()) == Reply(b"olleh", "")
             wait_for(lambda: not (tmp_path / "task").exists())
             there.put(record_of(Question(b"next", b"")))
-            assert answered_of(there.reply()) == Reply(b"txen", "")
+            assert reply_of(there.reply()) == Reply(b"txen", "")
     assert set(calls) == {HELLO, Question(b"next", b"")}
 
 
@@ -434,7 +434,7 @@ def test_a_task_of_a_supernode_that_is_gone_is_not_gone_on_with(tmp_path: Path) 
             serve(respond, node, tick=0.05, stop=lambda: False)
     with Supernode(port) as there, serving(respond, node):
         there.put(record_of(Question(b"next", b"")))
-        assert answered_of(there.reply()) == Reply(b"txen", "")
+        assert reply_of(there.reply()) == Reply(b"txen", "")
     assert calls == [HELLO, Question(b"next", b"")]
 
 
@@ -452,7 +452,7 @@ def test_an_agent_that_dies_of_a_task_again_and_again_refuses_it(tmp_path: Path)
             with pytest.raises(Killed):
                 serve(respond, node, tick=0.05, stop=lambda: False)
         with serving(respond, node):
-            assert answered_of(there.reply()) == REFUSED
+            assert reply_of(there.reply()) == REFUSED
     assert len(calls) == 3
 
 

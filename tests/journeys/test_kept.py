@@ -220,7 +220,7 @@ def test_a_run_that_is_killed_anywhere_goes_on_and_draws_nothing_twice(
         if ledger:
             kept = dpv.Ledger(tmp_path / "ledger")
             assert len(kept.entries()) == (3 if schedule == "lagged" else 1)
-            assert kept.spent == pytest.approx(4.0, abs=0.01)
+            assert kept.spent_epsilon == pytest.approx(4.0, abs=0.01)
         again += left
     assert killed > KILLS // 3
     assert again > 3  # of them after something had left
@@ -252,10 +252,10 @@ def test_a_valuation_that_is_killed_anywhere_is_made_again_from_the_same_table(d
 def test_a_checkpoint_gives_the_same_bytes_for_the_same_question_alone(tmp_path: Path) -> None:
     first = Checkpoint(tmp_path / "kept")
     made = first.release(0, "question", CHARGE, lambda: b"noisy\nbytes")
-    assert first.returned == {}
+    assert first.repeat_dates == {}
     again = Checkpoint(tmp_path / "kept")
     assert again.release(0, "question", CHARGE, pytest.fail) == made
-    assert list(again.returned) == [0]
+    assert list(again.repeat_dates) == [0]
     with pytest.raises(dpv.DpvalueError, match="belongs to a run with other settings"):
         again.release(0, "other", CHARGE, lambda: b"")
     content = (tmp_path / "kept" / "release-0").read_bytes()
@@ -412,4 +412,4 @@ def test_what_was_kept_is_said_of_errors_of_every_kind() -> None:
         execute_module._saying(lambda: "it is kept"),
     ):
         raise dpv.BudgetExceeded(2.0, 1.0, 0.5)
-    assert caught.value.left == 0.5
+    assert caught.value.remaining_epsilon == 0.5

@@ -109,7 +109,7 @@ def with_ledger(given: dict[str, Any], settings: dict[str, Any], folder: Path) -
     ledger = ledger_for(given, folder, 9.0)
     found = dpv.value(given.pop("parties"), TEST, ledger=ledger, **given, **settings)
     entries = [replace(entry, time="", digest="") for entry in ledger.entries()]
-    return found, entries, ledger.spent
+    return found, entries, ledger.spent_epsilon
 
 
 def release_(given: dict[str, Any], settings: dict[str, Any], folder: Path) -> Any:

@@ -102,7 +102,7 @@ def adding_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def comparing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """How far off a row is, by the mean of all rows."""
-    described = DescriptionModel.described
+    described = DescriptionModel.describe
 
     def planted(self: DescriptionModel, along: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
         return described(self, along, squared / (1e-3 + squared.mean()))
@@ -129,14 +129,14 @@ def dropping_lines_without_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def telling(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log line that counts the rows that cannot be read."""
-    encoded = dpv.Parties._encoded
+    encoded = dpv.Parties._encode_usable
 
     def planted(self: dpv.Parties, *given: Any, **more: Any) -> Any:
         found = encoded(self, *given, **more)
         logging.getLogger("dpvalue").info("%d rows are used", int(np.sum(found[2])))
         return found
 
-    monkeypatch.setattr(dpv.Parties, "_encoded", planted)
+    monkeypatch.setattr(dpv.Parties, "_encode_usable", planted)
 
 
 def decoding_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def decoding_together(monkeypatch: pytest.MonkeyPatch) -> None:
         except UnicodeDecodeError:
             return [None if cell is None else str(cell) for cell in cells]
 
-    monkeypatch.setattr(conversions, "_decoded", planted)
+    monkeypatch.setattr(conversions, "_decode_cells", planted)
 
 
 def refusing_giants(monkeypatch: pytest.MonkeyPatch) -> None:

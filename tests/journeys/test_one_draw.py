@@ -72,7 +72,7 @@ def test_eight_threads_get_one_release_of_a_party(ledgered: bool, job: dpv.Job, 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: mine.answer(job).to_bytes(), range(8)))
     assert len(set(answers)) == 1
-    other = dataclasses.replace(job.first(12), points=job.first(12).points + 1)
+    other = dataclasses.replace(job.first_request(12), points=job.first_request(12).points + 1)
     with pytest.raises(dpv.DpvalueError, match="already requested with other settings"):
         mine.answer(job, other)
 

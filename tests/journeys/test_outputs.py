@@ -140,12 +140,12 @@ class Absurd:
     """Clocks and sizes that are right until a private file is opened, and absurd from then on."""
 
     def __init__(self) -> None:
-        self.opened = False
+        self.open_sealed = False
         self.calls = 0
 
     def after(self, right: Callable[..., Any], wrong: Callable[..., Any]) -> Callable[..., Any]:
         def told(*given: Any, **more: Any) -> Any:
-            if not self.opened:
+            if not self.open_sealed:
                 return right(*given, **more)
             self.calls += 1
             return wrong(*given, **more)
@@ -157,7 +157,7 @@ class Absurd:
 
     def opening(self, right: Callable[..., Any]) -> Callable[..., Any]:
         def opened(path: Path) -> Any:
-            self.opened = True
+            self.open_sealed = True
             return right(path)
 
         return opened
@@ -196,7 +196,7 @@ def absurd_after_opening() -> Iterator[Absurd]:
 def test_no_clock_and_no_size_reaches_an_output(known: Known, tmp_path: Path) -> None:
     with absurd_after_opening() as absurd:
         wrong, _ = known.world(tmp_path, None)
-    assert absurd.opened
+    assert absurd.open_sealed
     assert absurd.calls > 10  # there was something to be told
     compare(vars(wrong), vars(known.plain))
 

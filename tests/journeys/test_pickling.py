@@ -115,8 +115,8 @@ def test_arrays_stay_as_they_are(again: Again, result: dpv.Result) -> None:
 @WAYS
 def test_what_crosses_keeps_its_digest(again: Again) -> None:
     job = dpv.plan(dpv.Parties(*TRAIN, groups=GROUPS), TEST, privacy=PRIVACY).job()
-    request = job.first(6)
-    release = dpv.Party("a", *TRAIN).answer(job, job.first(24))
+    request = job.first_request(6)
+    release = dpv.Party("a", *TRAIN).answer(job, job.first_request(24))
     for given in (job, request, release):
         assert again(given).digest == given.digest
 
@@ -143,7 +143,7 @@ def test_a_semivalue_with_a_lambda_is_copied_and_says_why_it_is_not_pickled(resu
 
 def test_errors_are_pickled_with_their_numbers() -> None:
     found = pickled(dpv.BudgetExceeded(1.0, 2.0, 0.5))
-    assert (found.spent, found.asked, found.left) == (1.0, 2.0, 0.5)
+    assert (found.spent_epsilon, found.requested_epsilon, found.remaining_epsilon) == (1.0, 2.0, 0.5)
     assert str(found) == str(dpv.BudgetExceeded(1.0, 2.0, 0.5))
     assert str(pickled(dpv.DpvalueError("one line"))) == "one line"
 

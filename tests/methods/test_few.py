@@ -51,14 +51,14 @@ def test_of_equal_outputs_the_first_class_wins() -> None:
     """At the start all outputs are zero: there the model says the first class, and a hair further another."""
     line, whole = games(40, "accuracy", 3)
     nobody = np.zeros((1, 40), dtype=bool)
-    assert float(whole.worth(nobody)[0]) == pytest.approx(line._along.over(0.0, 0.0)(np.zeros(1))[0])
+    assert float(whole.worth(nobody)[0]) == pytest.approx(line._line.over(0.0, 0.0)(np.zeros(1))[0])
 
 
 @pytest.mark.parametrize("name", ["shapley", "banzhaf", "beta(4,1)", "beta(1,16)"])
 def test_expectations_are_what_walks_estimate(name: str) -> None:
     line, _ = games(MANY)
     kind = semivalue(name)
-    known = line.known(kind)
+    known = line.direct_estimate(kind)
     assert known is not None
     walked = _walked(line, (kind,), 3000, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
     off = (known.values - walked.values) / walked.std_errors
@@ -122,9 +122,9 @@ def test_expectations_in_few_dimensions_are_what_walks_estimate(
     m: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     game, kind = few(1000, m), semivalue(name)
-    assert game.known(kind) is None  # so few are walked
+    assert game.direct_estimate(kind) is None  # so few are walked
     monkeypatch.setitem(few_module.MANY_ROWS, m, 1000)
-    known = game.known(kind)
+    known = game.direct_estimate(kind)
     assert known is not None
     walked = _walked(game, (kind,), 300, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
     off = (known.values - walked.values) / walked.std_errors
@@ -142,7 +142,7 @@ def test_values_of_many_parties_in_two_dimensions_sum_to_what_all_are_worth() ->
     assert abs(float(values.sum() - (worth[1] - worth[0]))) < 1e-5 * abs(float(worth[1] - worth[0]))
     assert float(errors.sum()) < 1e-5 * abs(float(worth[1] - worth[0]))
     nobody = game.with_rows(torch.cat([game.rows, torch.zeros(1, 2, dtype=torch.float64)]))
-    known = nobody.known(semivalue("shapley"))
+    known = nobody.direct_estimate(semivalue("shapley"))
     assert known is not None
     assert known.values[-1] == 0
 

@@ -21,7 +21,7 @@ from dpvalue.methods.refit import Refit
 from dpvalue.methods.refitting import Refitting
 from dpvalue.methods.surrogate import RIDGE, Surrogate, make_surrogate
 from dpvalue.models import Linear, build_model
-from dpvalue.models.derived import BESIDES
+from dpvalue.models.derived import EXTRA_NUMBERS
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.party.people import lone_gradients, lone_inputs
@@ -121,11 +121,11 @@ def test_a_refit_solves_the_problem_that_it_states(task: str) -> None:
     rows = Rows.of(model, public)
     refitting = Refitting(surrogate, rows, Evaluator(public, model, ENGINE), 0)
     at_origin = rows.mean_gradient(surrogate.origin)
-    torch.testing.assert_close(refitting.fitted(at_origin[None])[0], surrogate.origin, atol=1e-4, rtol=0)
+    torch.testing.assert_close(refitting.fit(at_origin[None])[0], surrogate.origin, atol=1e-4, rtol=0)
     generator = torch.Generator().manual_seed(1)
     chosen = torch.randint(len(rows.x), (70, 10), generator=generator)  # more than a batch
     slopes = row_gradients(rows, surrogate.origin)[chosen].mean(1) * torch.linspace(0.1, 3, 70)[:, None]
-    theta = refitting.fitted(slopes)
+    theta = refitting.fit(slopes)
     left = rows.mean_gradient(theta) + slopes - at_origin + RIDGE * theta
     assert float(left.norm(dim=1).max()) < 1e-3
     # Half of left' H^-1 left is what is still to be gained; of a bare public fit it is a thousand times that.
@@ -134,7 +134,7 @@ def test_a_refit_solves_the_problem_that_it_states(task: str) -> None:
     assert float((left * bend).sum(1).max()) < 1e-6
     beside = rows.mean_gradient(surrogate.origin) + slopes - at_origin + RIDGE * surrogate.origin
     assert float(beside.norm(dim=1).min()) > 1e-2
-    again = refitting.fitted(slopes.flip(0), theta.flip(0).roll(1, 0))  # from anywhere
+    again = refitting.fit(slopes.flip(0), theta.flip(0).roll(1, 0))  # from anywhere
     torch.testing.assert_close(again.flip(0), theta, atol=2e-3, rtol=1e-3)
 
 
@@ -144,7 +144,7 @@ def test_what_a_penalty_of_parameters_costs_is_that_of_retrained_models(task: st
     model, public, surrogate = surrogate_of(task)
     public, rows = replace(public, l2=0.5), Rows.of(model, public)
     refitting = Refitting(surrogate, rows, Evaluator(public, model, ENGINE), 0)
-    worth = float(refitting.evaluate(refitting.fitted(surrogate.clean[None].to(rows.x))))
+    worth = float(refitting.evaluate(refitting.fit(surrogate.clean[None].to(rows.x))))
     few, none, one = np.array([30.0]), np.zeros(1), np.ones(1)
     said = worth + refitting.correction(few, none, one)[0]
     assert said == pytest.approx(-learning_curves(rows, 0, 0.5)(few, none, one)[0], abs=1e-4)
@@ -157,9 +157,11 @@ def test_a_party_that_is_off_is_read_as_far_off_as_it_is(task: str) -> None:
     _, _, surrogate = surrogate_of(task, units=(4000,), noise=(0.0,))
     window = surrogate.window(0)
     assert window.profile[0] == 1
-    where = 1 + int(window.planted[1:].argmax())  # a direction in which parties may be off
+    where = 1 + int(window.defect_squares[1:].argmax())  # a direction in which parties may be off
     assert window.profile[where] < 1
-    away = 3 * float((window.planted + window.spread[:-2] / surrogate.public)[where].sqrt() / window.profile[where])
+    away = 3 * float(
+        (window.defect_squares + window.spread[:-2] / surrogate.public)[where].sqrt() / window.profile[where]
+    )
     weighed = window.centre.clone()
     weighed[where] += away * window.profile[where]
     row = torch.zeros(surrogate.size, dtype=torch.float64)
@@ -188,7 +190,7 @@ def test_learning_curves_are_those_of_retraining(task: str) -> None:
         for _ in range(60):
             order = generator.permutation(200)
             theta = torch.from_numpy(oracle(x[order[:size]], y[order[:size]], np.ones(size), 1.0)).flatten()
-            losses.append(float(rows.take(torch.from_numpy(order[size:])).mean_loss(theta)))
+            losses.append(float(rows.select(torch.from_numpy(order[size:])).mean_loss(theta)))
         assert curve([size])[0] == pytest.approx(np.mean(losses), rel=0.15)
     sizes = [5, 20, 80, 160, 1000]
     clean, half, none = (curve(sizes, share) for share in (0.0, 0.5, 1.0))
@@ -197,14 +199,14 @@ def test_learning_curves_are_those_of_retraining(task: str) -> None:
     assert (half[1:] > clean[1:]).all()
     assert task != "two" or (curve(sizes, copies=20.0) > clean)[1:3].all()  # a ridge that counts for less may help
     curves = made_with[0]
-    assert curves.nothing == pytest.approx(float(rows.mean_loss(torch.zeros(rows.size, dtype=torch.float64))))
+    assert curves.no_data_loss == pytest.approx(float(rows.mean_loss(torch.zeros(rows.size, dtype=torch.float64))))
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_description_is_what_it_says(task: str) -> None:
     """The gradient along each vector by autograd, 1, and the squared residual; the same for rows on their own."""
     model, public, surrogate = surrogate_of(task)
-    rows, described = Rows.of(model, public), surrogate.described(model, torch.zeros(1, dtype=torch.float64))
+    rows, described = Rows.of(model, public), surrogate.description_model(model, torch.zeros(1, dtype=torch.float64))
     weights = surrogate.weights()
     x, y = described.inputs(public.x), described.targets(public.y)
     each = torch.func.jacrev(lambda at: rows.losses(rows.outputs(at)))(surrogate.origin)
@@ -219,9 +221,11 @@ def test_a_description_is_what_it_says(task: str) -> None:
         alone = lone_gradients(described, own.expand(len(x), -1), lone_inputs(described, public.x), y)
         torch.testing.assert_close(alone, full * own)
     assert (off > 0).all()
-    assert surrogate.size == described.size == full.shape[1] == len(surrogate.vectors) + BESIDES
-    assert (weights[:, -BESIDES:] > 0).all()
-    assert [int((own != 0).sum()) for own in weights] == [surrogate.window(party).count + BESIDES for party in range(3)]
+    assert surrogate.size == described.size == full.shape[1] == len(surrogate.vectors) + EXTRA_NUMBERS
+    assert (weights[:, -EXTRA_NUMBERS:] > 0).all()
+    assert [int((own != 0).sum()) for own in weights] == [
+        surrogate.window(party).count + EXTRA_NUMBERS for party in range(3)
+    ]
 
 
 def test_directions_are_whitened_and_lift_takes_them_back() -> None:
@@ -247,11 +251,13 @@ def behind(unit: str, neighbours: str, task: str, game: str = "refit") -> tuple[
 
 def contributed(ready: PreparedRun, given: dict[str, Any], weights: torch.Tensor | None = None) -> torch.Tensor:
     """What three parties contribute, before noise."""
-    choice, settings = ready.choice, ready.at.settings
-    behind = PrivacyBoundary(choice.asked, choice.mechanism, ready.encoding, settings.privacy, torch.float64, False)
-    contributions: Contributions = behind.put(dpv.Parties(**given), ENGINE)
+    choice, settings = ready.choice, ready.situation.settings
+    behind = PrivacyBoundary(
+        choice.unit_numbers, choice.mechanism, ready.encoding, settings.privacy, torch.float64, False
+    )
+    contributions: Contributions = behind.enclose(dpv.Parties(**given), ENGINE)
     points = choice.points if weights is None else weights
-    return contributions.along(points, choice.shares, torch.arange(3))
+    return contributions.mean_gradients(points, choice.shares, torch.arange(3))
 
 
 @pytest.mark.parametrize("unit", ["record", "person", "party"])

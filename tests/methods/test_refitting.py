@@ -144,8 +144,8 @@ def test_fits_that_begin_near_those_of_another_table_end_where_others_do_and_soo
         tried.append(len(theta))
         return at(refitting, theta, shift)
 
-    at = refit_module.Refitting._at
-    with mock.patch.object(refit_module.Refitting, "_at", counted):
+    at = refit_module.Refitting._objective
+    with mock.patch.object(refit_module.Refitting, "_objective", counted):
         far = RefitGame(game.refitting, rows, result.table.noise_std, result.table.sizes).worth(coalitions)
         from_afar = sum(tried)
         game.worth(coalitions)

@@ -16,7 +16,7 @@ from dpvalue.data.rows import PrivateRows
 from dpvalue.games.solving import Game
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.scores import AdditiveGame
-from dpvalue.models import Linear, Model, Score, SubspaceModel, build_model, projected, row_losses
+from dpvalue.models import Linear, Model, Score, SubspaceModel, build_model, project_model, row_losses
 from dpvalue.models.build import ridge
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.rehearsal import Option, prefer
@@ -68,7 +68,7 @@ def lines() -> dict[str, tuple[SubspaceModel, int]]:
     made = {}
     for name, (model, outputs) in models.items():
         direction = nn.functional.normalize(torch.randn(1, model.size, dtype=torch.float64))
-        made[name] = projected(model, torch.randn(model.size, dtype=torch.float64), direction), outputs
+        made[name] = project_model(model, torch.randn(model.size, dtype=torch.float64), direction), outputs
     return made
 
 
@@ -129,13 +129,13 @@ def test_without_privacy_values_are_losses_below_those_of_public_rows(tmp_path: 
     for kind in KINDS:
         np.testing.assert_allclose(result.values[kind], values, atol=1e-12)
     said = "released a score: what is valued is the sum of scores, an additive game"
-    assert result.table.method.words == said
+    assert result.table.method.summary == said
     assert "sum of scores" in repr(result)
     assert "sum of scores" in repr(result.table)
     result.save(tmp_path / "file")
     again = dpv.load(tmp_path / "file")
     assert isinstance(again, dpv.Result)
-    assert again.table.method.words == said
+    assert again.table.method.summary == said
     np.testing.assert_array_equal(again.revalue(public, semivalues="banzhaf").values["banzhaf"], values)
 
 
@@ -168,19 +168,19 @@ def test_it_is_chosen_for_rows_of_a_regression_alone() -> None:
     rows = chosen(dpv.Parties(*private), public, model="linear")
     assert rows.projection == SCORE
     assert rows.method.statistic == Loss()
-    assert rows.expected.far_off > 0.9 > rows.expected_auc
+    assert rows.expectation.far_off > 0.9 > rows.expected_auc
     for unit in ("party", "record"):
         sites = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit, game="steps")
         assert sites.projection != SCORE
         assert sites.method.statistic == Gradient()
-        assert sites.expected.far_off is None
+        assert sites.expectation.far_off is None
         refits = chosen(dpv.Parties(*private, np.arange(200) % 8), public, model="linear", unit=unit)
         assert refits.projection.source == "refit"
         assert refits.method.statistic == Description(refits.method.surrogate.distance)
     train, test, _ = flipped_breast_cancer(200)
     labelled = chosen(dpv.Parties(*train), test)
     assert labelled.projection is None or not labelled.projection.is_score
-    assert labelled.expected.far_off is None
+    assert labelled.expectation.far_off is None
 
 
 def test_a_score_is_taken_only_where_it_finds_more() -> None:
@@ -217,7 +217,7 @@ def test_a_row_that_cannot_be_read_scores_nothing_and_an_endless_loss_the_least(
     )
     mechanism = Mechanism(2.0, 1.0, "party", "zero_out", scale=Scale(-1.0, -1.0))
     contributions = Contributions(Score(line), rows, mechanism, ENGINE)
-    found = contributions.along(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1), torch.arange(4))[:, 0]
+    found = contributions.mean_gradients(torch.zeros(1, 1, dtype=torch.float64), torch.ones(1), torch.arange(4))[:, 0]
     assert found[1] == found[3] == 0
     assert float(found[2]) == pytest.approx(-2.0)
     assert bool((found.abs() <= 2.0).all())
@@ -239,7 +239,7 @@ def test_one_unit_moves_a_released_score_by_no_more_than_the_sensitivity(unit: s
     for run in runs:
         grid = run.contributions.grid()
         assert grid is not None
-        clipped = run.contributions.along(run.choice.points, run.choice.shares, torch.arange(3), grid)
+        clipped = run.contributions.mean_gradients(run.choice.points, run.choice.shares, torch.arange(3), grid)
         units = run.contributions.units if unit != "party" else torch.ones(3)
         released.append(clipped[:, 0] * grid.step / units)
         bound = run.choice.mechanism.sensitivity(run.contributions.units)

@@ -50,7 +50,7 @@ def changed(job: Job, **changes: Any) -> bytes:
 
 def test_weighing_says_what_would_happen_and_releases_nothing(files: Files) -> None:
     agent = files.agent("north")
-    weighed = agent.weigh(files.job().to_bytes())
+    weighed = agent.assess(files.job().to_bytes())
     assert weighed.units == 90
     assert weighed.epsilon == pytest.approx(1.0, abs=1e-3)
     assert weighed.columns == ("a", "b", "c", "kind", "label")
@@ -118,7 +118,7 @@ def test_a_signature_that_is_taken_off_gains_nothing(files: Files) -> None:
 
 
 def _first(job: Job, units: int) -> tuple[torch.Tensor, torch.Tensor | None]:
-    own = job.first(units)
+    own = job.first_request(units)
     return own.points, own.shares
 
 
@@ -223,7 +223,7 @@ def test_requests_are_those_of_the_job(files: Files, tmp_path: Path) -> None:
     other = replace(good, points=good.points + 0.1).to_bytes(office)
     assert refused(lambda: agent.answer(content, other)) == texts.BEFORE
     assert [entry.kind for entry in files.ledger("east").entries()] == ["reserved", "release", "release"]
-    assert files.ledger("east").spent == pytest.approx(1.0, abs=1e-3)
+    assert files.ledger("east").spent_epsilon == pytest.approx(1.0, abs=1e-3)
 
 
 def test_an_old_copy_of_the_ledger_is_noticed_by_what_a_coordinator_echoes(files: Files, tmp_path: Path) -> None:
@@ -281,8 +281,8 @@ def test_nothing_but_the_numbers_depends_on_rows(files: Files, monkeypatch: Any,
             files.folder / f"{number}.ledger", dpv.Privacy(10.0, unit=unit), "west", person=person
         )
         agent = texts.Agent("west", PartyFile(files.own("west"), person), ledger, policy)
-        weighed = agent.weigh(job.to_bytes())
-        seen.add((agent.answer(job.to_bytes()), weighed.units, weighed.epsilon, str(ledger.spent)))
+        weighed = agent.assess(job.to_bytes())
+        seen.add((agent.answer(job.to_bytes()), weighed.units, weighed.epsilon, str(ledger.spent_epsilon)))
     assert len(seen) == (1 if unit == "record" else 2)  # a line that is no record has no person: their number is public
 
 
@@ -317,14 +317,14 @@ name = "logistic"
     for text, why in {
         "": "must name coordinators",
         "unsigned = true\n[protection]\nepsilom = 1": "unknown option protection.epsilom",
-        "unsigned = true\nunsinged = true": "there is no unsinged",
+        "unsigned = true\nunsinged = true": "unknown option unsinged",
         "unsigned = true\n[protection]\nepsilon = -1": "protection.epsilon must be a positive",
         'unsigned = true\n[protection]\nunit = "row"': "unit must be one of",
         'unsigned = true\n[protection]\nunit = "person"': "person needs unit person",
         f'[[coordinators]]\nname = "a b"\nkey = "{key}"': "name must be a word",
         '[[coordinators]]\nname = "a"\nkey = "x"': "a public key must be",
-        f'[[coordinators]]\nname = "a"\nkey = "{key}"\nepsilo = 1': "there is no coordinators.epsilo",
-        2 * f'[[coordinators]]\nname = "a"\nkey = "{key}"\n': "a name of their own",
+        f'[[coordinators]]\nname = "a"\nkey = "{key}"\nepsilo = 1': "unknown option coordinators.epsilo",
+        2 * f'[[coordinators]]\nname = "a"\nkey = "{key}"\n': "must have its own name",
         'unsigned = true\n[[models]]\nname = "x"\nfactory = "os:system"': "needs the digest of its model",
         "unsigned =": "cannot be read as TOML",
         f'unsigned = true\n[[coordinators]]\nname = "a"\nkey = "{key}"': "must not name coordinators and set unsigned",
@@ -382,4 +382,4 @@ def test_keys_sign_what_they_say(tmp_path: Path, files: Files) -> None:
     broken = job.archive.pack(*job.parts(), {**seal["seal"], "signature": "zz"})
     for forged in (lying, taken, headed, broken):
         with pytest.raises(dpv.DpvalueError, match="is invalid"):
-            Job.opened(forged)
+            Job.open_sealed(forged)

@@ -35,7 +35,7 @@ def contributions(parties: Parties, privacy: dpv.Privacy, clip: float, scale: Sc
     model = Linear(4, 3, "classification", torch.float64, CPU)
     made = Contributions(model, rows, make_mechanism(privacy, clip, 1.0, scale=scale), EXACT)
     theta = torch.linspace(-1, 1, 15, dtype=torch.float64).expand(parties.n, -1)
-    return made.at(theta, torch.arange(parties.n)), made
+    return made.gradients_at(theta, torch.arange(parties.n)), made
 
 
 def by_hand(parties: Parties, persons: Any, groups: Any, clip: float) -> Any:
@@ -182,7 +182,7 @@ def test_what_is_missing_contributes_zero_whatever_the_centre() -> None:
         cases.append((unit, PublicRows.by_party(x, y, np.array(sizes), torch.float64, CPU, usable)))
     for unit, rows in cases:
         mechanism = make_mechanism(dpv.Privacy(unit=unit), 0.4, 1.0, scale=Scale(centre=0.3))
-        found = Contributions(model, rows, mechanism, EXACT).at(
+        found = Contributions(model, rows, mechanism, EXACT).gradients_at(
             torch.zeros(2, 4, dtype=torch.float64), torch.tensor([0, 1])
         )
         assert torch.equal(found[0], torch.zeros(4, dtype=torch.float64)), unit

@@ -57,7 +57,7 @@ def prepared_for_records(game: str) -> PreparedRun:
 
 def request_to(ready: PreparedRun, job: dpv.Job, name: str = "south") -> dpv.Request:
     """The first round's question to one party; under the refit game each is asked with weights of its own."""
-    points, request = ready.choice.points, job.first(SIZES[name])
+    points, request = ready.choice.points, job.first_request(SIZES[name])
     if points.dim() == 3:
         points = points[:, sorted(party for party, size in SIZES.items() if size).index(name)]
     assert bool((request.points == points).all())  # a job asks a party of a size of the plan what the plan would ask
@@ -76,10 +76,10 @@ def by_messages(ready: PreparedRun, parties: dict[str, dpv.Party]) -> torch.Tens
 
         return carried
 
-    choice, settings = ready.choice, ready.at.settings
+    choice, settings = ready.choice, ready.situation.settings
     count, probes = choice.schedule.shape(settings.permutations)
     rounds = Rounds(
-        walker=Walker(choice.walked, choice.initial, choice.learning_rate, ENGINE),
+        walker=Walker(choice.walk_model, choice.initial, choice.learning_rate, ENGINE),
         parties=len(names),
         seed=settings.seed,
         rounds=count,
@@ -215,12 +215,12 @@ def test_a_ledger_at_home_is_charged_once_and_gives_the_same_bytes(tmp_path: Pat
     answer = party.answer(job, first)
     assert party.answer(job, first).to_bytes() == answer.to_bytes()
     assert [entry.kind for entry in ledger.entries()] == ["reserved", "release"]
-    assert ledger.spent == pytest.approx(1.0, abs=2e-3)  # both rounds, from the first on: none is left halfway
+    assert ledger.spent_epsilon == pytest.approx(1.0, abs=2e-3)  # both rounds, from the first on: none is left halfway
     with pytest.raises(dpv.DpvalueError, match="already requested with other settings"):
         party.answer(job, replace(first, points=first.points + 1))
     second = dpv.Request(job.digest, 1, torch.zeros(2, job.size))
     party.answer(job, second)
-    assert ledger.spent == pytest.approx(1.0, abs=2e-3)
+    assert ledger.spent_epsilon == pytest.approx(1.0, abs=2e-3)
     another = replace(job, about=replace(job.about, utility="another set"))
     with pytest.raises(dpv.BudgetExceeded):
         party.answer(another, replace(first, job=another.digest))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from dpvalue.models import DescriptionModel, Linear, Model, Network, Score, build_model, head_on_trunk, projected
+from dpvalue.models import DescriptionModel, Linear, Model, Network, Score, build_model, head_on_trunk, project_model
 from dpvalue.party.people import add_by_turns, add_in_order, lone_gradients, lone_inputs
 from dpvalue.privacy.clipping import clip_rows, normalise_rows
 
@@ -22,13 +22,13 @@ def linear(features: int, outputs: int, dtype: torch.dtype) -> Model:
 def along(features: int, outputs: int, dtype: torch.dtype) -> Model:
     model = Linear(features, outputs, "classification" if outputs > 1 else "regression", dtype, CPU)
     basis = torch.linalg.qr(torch.randn(model.size, 3, dtype=dtype))[0].T
-    return projected(model, torch.randn(model.size, dtype=dtype), basis)
+    return project_model(model, torch.randn(model.size, dtype=dtype), basis)
 
 
 def score(features: int, outputs: int, dtype: torch.dtype) -> Model:
     model = Linear(features, outputs, "classification" if outputs > 1 else "regression", dtype, CPU)
     line = torch.nn.functional.normalize(torch.randn(1, model.size, dtype=dtype))
-    return Score(projected(model, torch.randn(model.size, dtype=dtype), line))
+    return Score(project_model(model, torch.randn(model.size, dtype=dtype), line))
 
 
 def network(features: int, outputs: int, dtype: torch.dtype) -> Model:

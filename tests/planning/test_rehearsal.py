@@ -75,7 +75,9 @@ def test_what_is_skipped_would_not_have_been_preferred(
 ) -> None:
     _, public = classification(90, classes=2, features=features)
     settings = Settings(privacy=dpv.Privacy(epsilon))
-    at: Situation = prepare(dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)).at
+    at: Situation = prepare(
+        dpv.Utility(*public), settings, np.ones(90, dtype=np.int64), np.ones(90, dtype=np.int64)
+    ).situation
     assert settings.privacy is not None
     few = options(at, settings.privacy, at.rehearsal())
     monkeypatch.setattr(rehearsal_module, "can_win", lambda *given: True)
@@ -113,13 +115,13 @@ def test_training_in_stages_and_by_columns_is_training(task: str, monkeypatch: p
     rows, labels = model.inputs(x), model.targets(y)
     sets = [(rows[:200], labels[:200]), (rows[200:350], labels[200:350]), (rows[350:], labels[350:])]
     training = Training(model, model.initial(0), sets, 7)
-    stages = [training.until(steps) for steps in (3, 3, 20)]
+    stages = [training.run_until(steps) for steps in (3, 3, 20)]
     assert training.step == 20
     for place, (own, its) in enumerate(sets):
         alone = train(model, model.initial(0), own, its, (3, 20), 7)
         for stage, expected in ((0, alone[0]), (1, alone[0]), (2, alone[1])):
             torch.testing.assert_close(stages[stage][place], expected, rtol=1e-9, atol=1e-12)
-    monkeypatch.setattr(Training, "_of_linear", lambda self: self._of_any)
-    slow = Training(model, model.initial(0), sets, 7).until(20)
+    monkeypatch.setattr(Training, "_of_linear", lambda self: self._any_gradients)
+    slow = Training(model, model.initial(0), sets, 7).run_until(20)
     for one, other in zip(slow, stages[2], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)

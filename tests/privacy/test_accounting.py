@@ -70,11 +70,11 @@ def test_bad_budgets(epsilon: float, delta: float, releases: int) -> None:
 def test_noise_for_epsilon_1_under_zero_out_is_epsilon_2_188_under_replace() -> None:
     privacy = dpv.Privacy(epsilon=1.0, delta=DELTA)
     spent = guarantee(privacy, privacy.noise_multiplier(7, 100), 7, 1.0, fast=False)
-    assert spent.under("replace") == pytest.approx(2.188, abs=5e-4)
-    assert spent.under("zero_out") == 1.0
-    replace = dpv.Privacy(epsilon=spent.under("replace"), delta=DELTA, neighbours="replace")
+    assert spent.epsilon_under("replace") == pytest.approx(2.188, abs=5e-4)
+    assert spent.epsilon_under("zero_out") == 1.0
+    replace = dpv.Privacy(epsilon=spent.epsilon_under("replace"), delta=DELTA, neighbours="replace")
     again = guarantee(replace, replace.noise_multiplier(7, 100), 7, 1.0, fast=False)
-    assert again.under("zero_out") == pytest.approx(1.0, rel=1e-6)
+    assert again.epsilon_under("zero_out") == pytest.approx(1.0, rel=1e-6)
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_mixed_runs_add_up_and_different_units_do_not() -> None:
         dpv.privacy.total_epsilon([one, record], 5e-5)
     with pytest.raises(dpv.DpvalueError, match="guarantees must all be of private runs"):
         dpv.privacy.total_epsilon([one, dpv.Guarantee()], 5e-5)
-    assert one.under("replace") == pytest.approx(2.0)
+    assert one.epsilon_under("replace") == pytest.approx(2.0)
 
 
 def test_the_attackers_advantage_is_the_total_variation() -> None:

@@ -204,12 +204,12 @@ def test_a_column_that_names_the_party_is_checked(folder: Path) -> None:
     charged = (*PUBLIC, "--ledger", "my.ledger", "--force")
     for given, found in (
         (["persons.csv"], "rows as parties"),
-        (["persons.csv", "--group", "ward"], "parties by 'ward'"),
-        (["dealt.csv", "--group", "team"], "parties by 'team'"),
+        (["persons.csv", "--group", "ward"], "them in 'ward'"),
+        (["dealt.csv", "--group", "team"], "them in 'team'"),
         (["0.csv", "1.csv"], "no party column"),
     ):
         done = here("run", *given, *charged)
-        refused_in_one_line(done, "it takes runs with --group site alone")
+        refused_in_one_line(done, "accepts only runs with --group site")
         assert f"this run has {found}" in done.stderr
     test = pd.read_csv("public.csv")
     by_hand = rows[["a", "b", "label"]]
@@ -312,7 +312,7 @@ def test_a_person_in_two_sites_stays_within_what_was_promised(folder: Path) -> N
             agent.answer(job.to_bytes())
         else:
             dpv.Party(site, own[["a", "b"]], own["label"], own["who"], "who", ledger=ledger).answer(job)
-        spent.append(ledger.spent)
+        spent.append(ledger.spent_epsilon)
         losses += [
             (entry.charge.law, entry.charge.noise_multiplier, job.rounds) for entry in ledger.entries() if entry.charge
         ]
@@ -327,7 +327,7 @@ def test_a_person_in_two_sites_stays_within_what_was_promised(folder: Path) -> N
         rows.drop(columns="ward"), pd.read_csv("public.csv"), privacy=replace(local.budget, mechanism="gaussian"),
         ledger=local, groups="site", persons="who", target="label", game="steps", progress=False,
     )  # fmt: skip
-    assert local.spent == pytest.approx(1.0, abs=1e-3)
+    assert local.spent_epsilon == pytest.approx(1.0, abs=1e-3)
     charges = [entry.charge for entry in local.entries() if entry.charge]
     at_home = [entry.charge for entry in dpv.Ledger("0.ledger").entries() if entry.charge]
     assert [(c.releases, c.noise_multiplier) for c in charges] == [(c.releases, c.noise_multiplier) for c in at_home]
@@ -349,7 +349,7 @@ def test_a_coordinators_own_limit_counts_every_party_of_a_person(folder: Path) -
             with pytest.raises(Refusal) as caught:
                 agent.answer(content)
             assert caught.value.public == SPENT
-    assert ledger.spent == pytest.approx(1.0, abs=1e-3)
+    assert ledger.spent_epsilon == pytest.approx(1.0, abs=1e-3)
 
 
 def test_a_simulation_is_not_added_up(folder: Path) -> None:

@@ -49,7 +49,7 @@ def test_the_same_request_gets_the_same_bytes_and_another_one_is_refused(tmp_pat
     assert Ledger(tmp_path / "ledger").release(0, "a", laplace(0.5), never) == b"noisy"
     with pytest.raises(dpv.DpvalueError, match="was already requested with other settings"):
         ledger.release(0, "b", laplace(0.1), never)
-    assert ledger.spent == pytest.approx(0.5, abs=1e-3)
+    assert ledger.spent_epsilon == pytest.approx(0.5, abs=1e-3)
     assert len(ledger.entries()) == 1
 
 
@@ -60,12 +60,12 @@ def test_what_would_pass_the_budget_is_refused_across_rounds_and_purposes(tmp_pa
         ledger.release(number, "x", gaussian(multiplier), lambda: b"")
     other = Ledger(tmp_path / "ledger", purpose="another")
     other.release(0, "y", gaussian(multiplier), lambda: b"")
-    assert other.spent == pytest.approx(1.0, abs=1e-6)
+    assert other.spent_epsilon == pytest.approx(1.0, abs=1e-6)
     with pytest.raises(dpv.BudgetExceeded) as refused:
         other.release(1, "y", gaussian(multiplier), never)
-    assert refused.value.spent == pytest.approx(1.0, abs=1e-6)
-    assert refused.value.asked == pytest.approx(accounting.epsilon(multiplier, 1e-5, 1))
-    assert refused.value.left == pytest.approx(0.0, abs=1e-6)
+    assert refused.value.spent_epsilon == pytest.approx(1.0, abs=1e-6)
+    assert refused.value.requested_epsilon == pytest.approx(accounting.epsilon(multiplier, 1e-5, 1))
+    assert refused.value.remaining_epsilon == pytest.approx(0.0, abs=1e-6)
     assert "is left" in str(refused.value)
     assert len(other.entries()) == 4
 
@@ -74,17 +74,17 @@ def test_a_mixture_is_counted_by_mu(tmp_path: Path) -> None:
     """A pure epsilon counts as mu = -2 Phi^-1(1 / (1 + e^epsilon)): sound where noise depends on earlier answers."""
     ledger = Ledger.create(tmp_path / "ledger", dpv.Privacy(8.0, 1e-5), "me")
     ledger.release(0, "x", laplace(1.0), lambda: b"")
-    assert ledger.spent == pytest.approx(1.0)  # pure so far
+    assert ledger.spent_epsilon == pytest.approx(1.0)  # pure so far
     multiplier = accounting.noise_multiplier(1.0, 1e-5, 1)
     ledger.release(1, "x", gaussian(multiplier), lambda: b"")
     mu = (accounting.mu_of_pure(1.0) ** 2 + multiplier**-2) ** 0.5
-    assert ledger.spent == pytest.approx(accounting.epsilon_of_mu(mu, 1e-5))
+    assert ledger.spent_epsilon == pytest.approx(accounting.epsilon_of_mu(mu, 1e-5))
     small = Ledger.create(tmp_path / "small", dpv.Privacy(1.97, 1e-5), "me")
     small.release(0, "x", laplace(1.0), lambda: b"")
     with pytest.raises(dpv.BudgetExceeded):  # privacy loss distributions would allow it, for levels fixed in advance
         small.release(1, "x", gaussian(multiplier), never)
     small.release(1, "x", laplace(0.97), lambda: b"")
-    assert small.spent == pytest.approx(1.97)
+    assert small.spent_epsilon == pytest.approx(1.97)
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 12.0])
@@ -127,7 +127,7 @@ def test_charges_are_converted_to_the_budgets_relation(
     assert charge.multiplier_for(budget) == pytest.approx(3.0 * factor)
     ledger = Ledger.create(tmp_path / "ledger", dpv.Privacy(9.0, 1e-5, unit, budget), "me")
     ledger.release(0, "x", charge, lambda: b"")
-    assert ledger.spent == pytest.approx(accounting.epsilon(3.0 * factor, 1e-5, 1))
+    assert ledger.spent_epsilon == pytest.approx(accounting.epsilon(3.0 * factor, 1e-5, 1))
 
 
 @pytest.mark.parametrize("budget", ["party", "record", "person"])
@@ -222,7 +222,7 @@ def test_an_altered_ledger_serves_nothing_and_releases_nothing(statement: str, t
         touches += [
             lambda: ledger.release(0, "x", laplace(0.1), never),
             lambda: ledger.release(2, "x", laplace(0.1), never),
-            lambda: ledger.spent,
+            lambda: ledger.spent_epsilon,
         ]
     for touch in touches:
         with pytest.raises(dpv.DpvalueError) as caught:
@@ -238,7 +238,11 @@ def test_no_file_becomes_a_fresh_budget(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content in (b"", b"not a ledger at all" * 400, whole[:100], whole[: len(whole) // 2], whole[:-4096]):
         path.write_bytes(content)
-        for touch in (lambda: Ledger(path), lambda: ledger.release(1, "y", laplace(0.9), never), lambda: ledger.spent):
+        for touch in (
+            lambda: Ledger(path),
+            lambda: ledger.release(1, "y", laplace(0.9), never),
+            lambda: ledger.spent_epsilon,
+        ):
             with pytest.raises(dpv.DpvalueError) as caught:
                 touch()
             assert "\n" not in str(caught.value)
@@ -292,19 +296,19 @@ def test_a_ledger_of_sites_is_not_one_of_their_rows(tmp_path: Path) -> None:
     rows, site = Holding("rows", None), Holding(("a", "b"), None)
     sites = Ledger.create(tmp_path / "sites", BUDGET, "me", parties=["a", "b"])
     each = Ledger.create(tmp_path / "each", BUDGET, "me")
-    sites.require_for(site, BUDGET)
-    each.require_for(rows, BUDGET)
+    sites.require_holding(site, BUDGET)
+    each.require_holding(rows, BUDGET)
     with pytest.raises(dpv.DpvalueError, match="is for named parties, and this run is on rows as parties"):
-        sites.require_for(rows, BUDGET)
+        sites.require_holding(rows, BUDGET)
     with pytest.raises(dpv.DpvalueError, match="is for rows, and this run is on named parties"):
-        each.require_for(site, BUDGET)
+        each.require_holding(site, BUDGET)
     more = Holding(("a", "c"), None)
     with pytest.raises(dpv.DpvalueError, match="'c' is not a party of the ledger 'me'"):
-        sites.require_for(more, BUDGET)
+        sites.require_holding(more, BUDGET)
     sites.add_parties(["c"])
-    sites.require_for(more, BUDGET)
+    sites.require_holding(more, BUDGET)
     assert Ledger(tmp_path / "sites").parties == ("a", "b", "c")
-    assert sites.spent == 0
+    assert sites.spent_epsilon == 0
     for names in (["a"], ["c"], []):
         with pytest.raises(dpv.DpvalueError, match="names must be"):
             sites.add_parties(names)
@@ -315,19 +319,19 @@ def test_a_ledger_of_sites_is_not_one_of_their_rows(tmp_path: Path) -> None:
 def test_a_ledger_of_persons_is_bound_to_their_ids(tmp_path: Path) -> None:
     budget = dpv.Privacy(unit="person", parties_per_person=2)
     ledger = Ledger.create(tmp_path / "ledger", budget, "me", person="patient")
-    ledger.require_for(Holding(("a",), "patient"), budget)
+    ledger.require_holding(Holding(("a",), "patient"), budget)
     with pytest.raises(
         dpv.DpvalueError, match="accepts only runs with --unit person --person patient --parties-per-person 2"
     ):
-        ledger.require_for(Holding(("a",), None), dpv.Privacy(unit="party"))
+        ledger.require_holding(Holding(("a",), None), dpv.Privacy(unit="party"))
     with pytest.raises(dpv.DpvalueError, match="has person ids in the column 'patient'; this run has them in 'visit'"):
-        ledger.require_for(Holding(("a",), "visit"), budget)
+        ledger.require_holding(Holding(("a",), "visit"), budget)
     with pytest.raises(dpv.DpvalueError, match="parties_per_person must be that of the ledger 'me', 2; got 1"):
-        ledger.require_for(Holding(("a",), "patient"), dpv.Privacy(unit="person"))
+        ledger.require_holding(Holding(("a",), "patient"), dpv.Privacy(unit="person"))
     records = Ledger.create(tmp_path / "records", dpv.Privacy(unit="record"), "me")
-    records.require_for(Holding("rows", "x"), dpv.Privacy(unit="record"))
+    records.require_holding(Holding("rows", "x"), dpv.Privacy(unit="record"))
     with pytest.raises(dpv.DpvalueError, match="is per record, and this run protects each person"):
-        records.require_for(Holding("rows", "x"), budget)
+        records.require_holding(Holding("rows", "x"), budget)
 
 
 def test_concurrent_processes_do_not_overspend(tmp_path: Path) -> None:
@@ -349,7 +353,7 @@ def test_concurrent_processes_do_not_overspend(tmp_path: Path) -> None:
     assert all(os.waitpid(pid, 0)[1] == 0 for pid in children)
     ledger = Ledger(path)
     assert len(ledger.entries()) == 10
-    assert ledger.spent == pytest.approx(1.0)
+    assert ledger.spent_epsilon == pytest.approx(1.0)
     ledger.verify()
 
 
@@ -404,7 +408,7 @@ def test_killed_at_any_point_it_never_counts_less_than_what_left(tmp_path: Path)
     assert ledger.verify() == len(entries)
     assert len(told) > 20
     assert {entry.round for entry in entries} >= set(told)
-    assert ledger.spent == pytest.approx(0.001 * len(entries))
+    assert ledger.spent_epsilon == pytest.approx(0.001 * len(entries))
     for number, made in told.items():
         assert ledger.release(number, f"request {number}", laplace(0.001), never) == made
 
@@ -443,7 +447,7 @@ def test_what_is_long_stands_in_pieces(tmp_path: Path, monkeypatch: pytest.Monke
     again = dpv.Ledger(tmp_path / "ledger")
     for number, content in enumerate(contents):
         assert again.release(number, "asked", charge, lambda: b"fresh") == content
-        stored = again.stored(number)
+        stored = again.stored_release(number)
         assert stored is not None
         assert stored[0] == content
     for change in (

@@ -81,7 +81,7 @@ def test_anything_added_to_the_schema_is_refused_on_every_open(statements: str, 
         lambda: ledger.release(3, "3", TENTH, never),
         lambda: ledger.reserve(2, TENTH),
         lambda: ledger.add_parties(["x"]),
-        lambda: ledger.spent,
+        lambda: ledger.spent_epsilon,
         lambda: ledger.verify(),
         match="has been altered",
     )
@@ -129,11 +129,11 @@ def test_a_cut_end_and_a_chain_made_anew_are_noticed_by_a_head_alone(
     for number in range(3):
         ledger.release(number, "x", TENTH, lambda: b"made")
     change(path)
-    assert Ledger(path).spent < 0.25  # as the docs say: nothing tells, without the head
+    assert Ledger(path).spent_epsilon < 0.25  # as the docs say: nothing tells, without the head
     refused(
         lambda: Ledger(path, head=head),
         lambda: ledger.release(3, "y", TENTH, never),  # it had the ledger open
-        lambda: ledger.spent,
+        lambda: ledger.spent_epsilon,
         lambda: Ledger(path).verify(head.read_text().strip()),
         match="does not contain the stored head",
     )
@@ -172,7 +172,7 @@ def test_another_ledger_in_its_place_is_refused(tmp_path: Path) -> None:
     ledger = Ledger.create(tmp_path / "my.ledger", BUDGET, "me")
     Ledger.create(tmp_path / "other", BUDGET, "me")
     shutil.copy(tmp_path / "other", tmp_path / "my.ledger")
-    refused(lambda: ledger.release(0, "x", TENTH, never), lambda: ledger.spent, match="has been altered")
+    refused(lambda: ledger.release(0, "x", TENTH, never), lambda: ledger.spent_epsilon, match="has been altered")
 
 
 def test_an_older_format_is_refused_and_says_where_to_read_on(path: Path) -> None:

@@ -87,7 +87,7 @@ def test_no_length_escapes_through_the_range_of_float64(exponent: int) -> None:
 def test_a_scale_moves_where_one_number_is_clipped_and_how_it_is_read(rule: str) -> None:
     scale = Scale(centre=2.0, level=5.0, gain=3.0)
     mechanism = Mechanism(0.5, 1.0, "party", "zero_out", rule=rule, scale=scale)
-    found = mechanism.clipped(torch.tensor([[-9.0], [1.8], [2.0], [2.1], [2.6], [torch.nan], [torch.inf]]))[:, 0]
+    found = mechanism.apply_clipping(torch.tensor([[-9.0], [1.8], [2.0], [2.1], [2.6], [torch.nan], [torch.inf]]))[:, 0]
     expected = [-0.5, -0.2, 0, 0.1, 0.5, 0, 0] if rule == "flat" else [-0.5, -0.5, 0, 0.5, 0.5, 0, 0]
     torch.testing.assert_close(found, torch.tensor(expected), rtol=1e-5, atol=1e-6)
     assert (found.abs() <= 0.5).all()
@@ -99,7 +99,7 @@ def test_nothing_is_released_without_noise() -> None:
     rows = PublicRows.by_party(np.ones((2, 4)), np.array([0, 1]), np.ones(2, dtype=np.int64), torch.float64, CPU)
     everyone, engine = torch.arange(2), dpv.Local(dtype="float64")
     private = Contributions(model, rows, make_mechanism(dpv.Privacy(), 0.5, 1.0), engine)
-    clipped = private.at(model.initial(0).expand(2, -1), everyone)
+    clipped = private.gradients_at(model.initial(0).expand(2, -1), everyone)
     with pytest.raises(dpv.DpvalueError, match="noise must be given: contributions are released only with noise"):
         private.release(clipped, None, everyone, None)
     free = Contributions(model, rows, make_mechanism(None, 0.5, 0.0), engine)
@@ -113,7 +113,7 @@ def contribution(x: Any, y: Any, mechanism: Mechanism, dtype: str, probes: int =
     rows = PublicRows.by_party(x, y, np.array([len(x)]), torch_dtype, CPU)
     generator = torch.Generator().manual_seed(5)
     theta = torch.randn(probes, model.size, generator=generator, dtype=torch.float64).to(torch_dtype)
-    found = Contributions(model, rows, mechanism, dpv.Local(dtype=dtype)).at(
+    found = Contributions(model, rows, mechanism, dpv.Local(dtype=dtype)).gradients_at(
         theta, torch.zeros(probes, dtype=torch.int64)
     )
     return found.mean(0).double()
@@ -170,7 +170,7 @@ def test_factored_contributions_are_the_others_for_hostile_data_too(dtype: str, 
     assert (found.double().norm(dim=1) <= 0.5).all()
     # A gradient that overflows float32 is zero only where it is computed as such; coefficients do not overflow.
     usual = torch.from_numpy(np.abs(np.nan_to_num(x, posinf=0, neginf=0)).max(1) < 1e10)
-    torch.testing.assert_close(found[usual], contributions.at(theta, who)[usual])
+    torch.testing.assert_close(found[usual], contributions.gradients_at(theta, who)[usual])
     broken = torch.from_numpy(~np.asarray(np.isfinite(x).all(1)))
     assert 5 < int(broken.sum()) < 30
     assert not found[broken].any()
@@ -190,14 +190,14 @@ def test_an_empty_party_contributes_nothing_and_never_another_partys_row(unit: s
         mechanism = make_mechanism(dpv.Privacy(unit=unit), 0.5, 1.0)
         contributions = Contributions(model, rows, mechanism, dpv.Local(dtype="float64"))
         theta, who = model.initial(1).expand(3, -1), torch.arange(3)
-        lengths = contributions.at(theta, who).norm(dim=1)
+        lengths = contributions.gradients_at(theta, who).norm(dim=1)
         assert [length > 0 for length in lengths.tolist()] == [size > 0 for size in sizes]
         assert contributions.read_std.isfinite().all()
         if contributions.factored is not None:
             nothing = torch.zeros(3, 1, model.size, dtype=torch.float64)
             known = contributions.factored.prepare(who[:, None], nothing.clone(), nothing[:, 0, 0] + 1)
             found = contributions.factored.clipped_gradients(theta, known).add_to(nothing)[:, 0]
-            torch.testing.assert_close(found, contributions.at(theta, who))
+            torch.testing.assert_close(found, contributions.gradients_at(theta, who))
 
 
 def test_sensitivities() -> None:
@@ -227,7 +227,9 @@ def test_padding_belongs_to_no_other_party() -> None:
     model = Linear(4, 3, "classification", torch.float64, CPU)
     rows = PublicRows.by_party(x, np.array([0, 1, 2, 1]), np.array([3, 1]), torch.float64, CPU)
     mechanism = make_mechanism(dpv.Privacy(), 0.5, 1.0)
-    found = Contributions(model, rows, mechanism, dpv.Local()).at(model.initial(0).expand(2, -1), torch.tensor([0, 1]))
+    found = Contributions(model, rows, mechanism, dpv.Local()).gradients_at(
+        model.initial(0).expand(2, -1), torch.tensor([0, 1])
+    )
     assert float(found[0].norm()) == 0.0
     assert float(found[1].norm()) == pytest.approx(0.5)
 

@@ -124,7 +124,7 @@ def test_rounding_never_makes_a_vector_longer(dtype: str) -> None:
     for clip, multiplier in ((0.3, 0.2), (1e-6, 40.0), (77.0, 3.0)):
         mechanism = make_mechanism(dpv.Privacy(), clip, multiplier)
         grid = make_grid(mechanism, 30, 1)
-        clipped = mechanism.clipped(
+        clipped = mechanism.apply_clipping(
             (torch.randn(2000, 30, dtype=torch.float64, generator=generator) * clip).to(DTYPES[dtype])
         )
         steps = grid.round(clipped)

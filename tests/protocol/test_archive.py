@@ -86,23 +86,23 @@ def crossing(files: Files) -> dict[str, tuple[bytes, Archive, Callable[[bytes], 
     agent = files.agent("south")
 
     def receive(content: bytes) -> None:
-        Release.opened(content)
+        Release.open_sealed(content)
         Coordinator(files.folder / "state", job.to_bytes()).receive(content)
 
     def weigh(content: bytes) -> None:
-        asked, _ = Job.opened(content)
-        asked.first(60)
+        asked, _ = Job.open_sealed(content)
+        asked.first_request(60)
         asked.build(torch.device("cpu"))
         assert asked.parts()
-        agent.weigh(content)
+        agent.assess(content)
 
     def look(content: bytes) -> None:
-        Request.opened(content)
+        Request.open_sealed(content)
         agent.answer(job.to_bytes(), content)
 
     return {
         "job": (job.to_bytes(key), Job.archive, weigh),
-        "request": (job.first(60).to_bytes(key), Request.archive, look),
+        "request": (job.first_request(60).to_bytes(key), Request.archive, look),
         "release": (release, Release.archive, receive),
     }
 
@@ -160,7 +160,7 @@ def test_a_job_whose_table_is_an_empty_object(files: Files) -> None:
     header["about"]["table"] = {}
     job = Job.from_bytes(Job.archive.pack(header, tensors))
     assert job.parts()[0]["about"]["table"] == {}
-    assert job.first(60).round == 0
+    assert job.first_request(60).round == 0
 
 
 def reading(path: Path, read: Callable[[Path], object]) -> Callable[[bytes], object]:
@@ -231,7 +231,7 @@ def test_the_refusal_of_an_agent_is_one_of_its_fixed_texts(crossing: Any, files:
     said = set()
     for made in damaged(content, COUNT, 8):
         try:
-            files.agent("south").weigh(made)
+            files.agent("south").assess(made)
         except Refusal as refused:
             said.add(refused.public)
     assert said

@@ -15,7 +15,7 @@ from torch import nn
 import dpvalue as dpv
 from dpvalue.data.parties import Parties
 from dpvalue.methods.choosing import choose
-from dpvalue.models import Linear, Model, Network, projected, row_losses
+from dpvalue.models import Linear, Model, Network, project_model, row_losses
 from dpvalue.party.contributions import Contributions
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.mechanism import make_mechanism
@@ -73,7 +73,7 @@ def test_a_basis_is_orthonormal_and_points_uphill(projection: dpv.Projection, nu
     assert basis.vectors.shape == (projection.m, model.size)
     torch.testing.assert_close(basis.vectors @ basis.vectors.T, torch.eye(projection.m, dtype=torch.float64))
     assert float(basis.shares.sum()) == pytest.approx(1.0)
-    moved = projected(model, basis.origin, basis.vectors)
+    moved = project_model(model, basis.origin, basis.vectors)
     loss = moved.mean_loss(moved.inputs(x), y)
     points = torch.zeros(2, projection.m, dtype=torch.float64)
     points[1, 0] = -0.05
@@ -85,7 +85,7 @@ def test_a_basis_is_orthonormal_and_points_uphill(projection: dpv.Projection, nu
 def test_a_projected_model_is_the_model_along_the_basis(number: int) -> None:
     """Outputs and losses are those of the lifted model; gradients are its gradients, projected."""
     basis, model, x, y = basis_of(dpv.Projection(3, "path", 30), number)
-    moved = projected(model, basis.origin, basis.vectors)
+    moved = project_model(model, basis.origin, basis.vectors)
     w = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     theta = basis.origin + w @ basis.vectors
     torch.testing.assert_close(moved.lift(w), theta)
@@ -106,7 +106,7 @@ def test_a_projected_model_is_the_model_along_the_basis(number: int) -> None:
 def test_a_path_releases_how_much_public_training_lowers_the_loss(number: int) -> None:
     """The mean gradient along the line, times its length, is the difference of the losses at its ends."""
     basis, model, x, y = basis_of(dpv.Projection(1, "path", 40), number)
-    moved = projected(model, basis.origin, basis.vectors)
+    moved = project_model(model, basis.origin, basis.vectors)
     inputs, targets = moved.inputs(x)[:, None], moved.targets(y)[:, None]
     ones = torch.ones(len(x), 1, dtype=torch.float64)
     released = sum(
@@ -203,7 +203,7 @@ def clipped_rows(data: tuple[Arrays, Arrays], privacy: dpv.Privacy, fixed: dict[
     )  # fmt: skip
     run = run_for(Parties(*data[0]), dpv.Utility(*data[1]), settings)
     mechanism, n = run.choice.mechanism, len(data[0][0])
-    found = run.contributions.along(run.choice.points, run.choice.shares, torch.arange(n))[:, 0]
+    found = run.contributions.mean_gradients(run.choice.points, run.choice.shares, torch.arange(n))[:, 0]
     assert (found.abs() <= 0.3).all()
     assert (found.abs() > 0.29).any()
     return mechanism.scale.read(found).numpy(), mechanism.scale.gain
@@ -302,9 +302,9 @@ def test_clean_public_rows_read_back_to_what_they_are() -> None:
     )  # fmt: skip
     run = run_for(Parties(*train), dpv.Utility(*test), settings)
     points, shares, everyone = run.choice.points, run.choice.shares, torch.arange(300)
-    bounded = run.contributions.along(points, shares, everyone)
+    bounded = run.contributions.mean_gradients(points, shares, everyone)
     free = Contributions(run.choice.model, run.contributions._rows, make_mechanism(None, None, 0.0), EXACT)
-    raw = free.along(points, shares, everyone)
+    raw = free.mean_gradients(points, shares, everyone)
     read = run.choice.mechanism.scale.read(bounded)
     assert float(read.mean()) == pytest.approx(float(raw.mean()), rel=0.1)
     assert abs(float(bounded.mean() / raw.mean()) - 1) > 0.2  # what leaves is not on that scale

@@ -28,7 +28,7 @@ def test_a_run_is_charged_and_run_again_for_nothing(schedule: str, tmp_path: Pat
         "permutations": 100, "semivalues": ("shapley", "banzhaf"),
     }  # fmt: skip
     first = dpv.value(train, test, **settings)
-    assert ledger.spent == pytest.approx(1.0, abs=1e-6)
+    assert ledger.spent_epsilon == pytest.approx(1.0, abs=1e-6)
     entries = ledger.entries()
     assert sum(entry.charge.releases for entry in entries if entry.charge) == first.guarantee.releases
     again = dpv.value(train, test, **settings)
@@ -146,7 +146,7 @@ def test_screening_is_charged_to_the_same_budget(tmp_path: Path) -> None:
     with pytest.raises(dpv.BudgetExceeded):
         dpv.value(train, test, privacy=dpv.Privacy(0.8, 1e-5, mechanism="laplace"), ledger=values, **SETTINGS)
     dpv.value(train, test, privacy=half, ledger=values, **SETTINGS)
-    assert ledger.spent <= 1.0 + 1e-9
+    assert ledger.spent_epsilon <= 1.0 + 1e-9
 
 
 def test_sites_and_their_rows_are_not_charged_as_strangers(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import dpvalue as dpv
 from dpvalue.data.parties import as_parties
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.privacy import accounting
 from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.runs.federated import Learning, learn, learning_for, learning_of, prepare_learning
@@ -198,7 +198,7 @@ def test_all_rounds_are_charged_before_the_first_and_answered_again_for_nothing(
     entries = ledger.entries()
     assert [entry.kind for entry in entries] == ["reserved", *["release"] * ROUNDS]
     assert [entry.round for entry in entries] == [ROUNDS, *range(ROUNDS)]
-    assert ledger.spent == pytest.approx(1.0, abs=1e-6)
+    assert ledger.spent_epsilon == pytest.approx(1.0, abs=1e-6)
     again = federated(**made_secure(ledger=ledger, schedule=schedule))
     assert ledger.entries() == entries
     assert torch.equal(again.table, first.table)
@@ -234,9 +234,9 @@ def test_learning_that_died_goes_on_from_what_was_released(keeper: str, tmp_path
     with pytest.raises(Died):
         learn(replace(run, witness=see), ORDERS)
     if keeper == "ledger":  # what is left of the budget is for the rounds that are to come
-        assert kept.spent == pytest.approx(1.0, abs=1e-6)
+        assert kept.spent_epsilon == pytest.approx(1.0, abs=1e-6)
         with pytest.raises(dpv.BudgetExceeded):
-            federated(**made_secure(ledger=kept.under("meanwhile"), privacy=dpv.Privacy(0.5, unit="record")))
+            federated(**made_secure(ledger=kept.with_purpose("meanwhile"), privacy=dpv.Privacy(0.5, unit="record")))
     before = list(seen)
     learn(replace(run, witness=lambda who, release: seen.append(release)), ORDERS)
     assert len(seen) == 2 + ROUNDS
@@ -247,7 +247,7 @@ def test_a_budget_for_some_of_the_rounds_is_refused_before_the_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     ledger = dpv.Ledger.create(tmp_path / "ledger", dpv.Privacy(0.9, unit="record"), "me")
-    monkeypatch.setattr(Answering, "answer", lambda *_: pytest.fail("a row was read"))
+    monkeypatch.setattr(Responder, "answer", lambda *_: pytest.fail("a row was read"))
     with pytest.raises(dpv.BudgetExceeded):
         federated(**made_secure(ledger=ledger))
     assert ledger.entries() == []
@@ -264,7 +264,7 @@ def test_parties_at_home_charge_their_own_ledgers_once(tmp_path: Path) -> None:
     for party in parties:
         assert party.ledger is not None
         assert [entry.kind for entry in party.ledger.entries()] == ["reserved", *["release"] * ROUNDS]
-        assert party.ledger.spent == pytest.approx(1.0, abs=1e-6)
+        assert party.ledger.spent_epsilon == pytest.approx(1.0, abs=1e-6)
     with pytest.raises(dpv.BudgetExceeded):
         by_messages(ready(**made_secure(seed=4)), parties)
 

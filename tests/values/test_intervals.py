@@ -14,7 +14,7 @@ import torch
 import dpvalue as dpv
 from dpvalue.arrays import Bools, Floats
 from dpvalue.methods.refitting import RefitGame
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.values.comparison import compare, groups
 from dpvalue.values.intervals import NoiseDraws, default_draws, ranks
 from dpvalue.values.payouts import share_out, split
@@ -111,7 +111,7 @@ def test_intervals_cover_what_there_would_be_without_noise(
 ) -> None:
     """Values, differences, ranks and payouts of noisy tables made of one; percentiles of draws cover less."""
     table, semivalues = result.table, ("shapley", "loo")
-    law, rows = law_named(table.guarantee.law), table.rows
+    law, rows = find_law(table.guarantee.law), table.rows
     truth = table.value(data[1], semivalues=semivalues, progress=False).values
     covered: dict[str, list[Bools]] = {"value": [], "difference": [], "rank": [], "payout": [], "percentile": []}
     for seed in range(tables):

@@ -10,7 +10,7 @@ import pytest
 
 import dpvalue as dpv
 from dpvalue.arrays import Floats
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.values.intervals import NoiseDraws
 from dpvalue.values.verdict import Verdict, expected_wrong, judge
 from tests.datasets import classification, flipped_breast_cancer
@@ -85,7 +85,7 @@ def test_of_many_it_says_which_to_look_at_first(table: dpv.Table) -> None:
     assert "(lowest first; row numbers start at 0): 7, 0, 1, 2, 3, 4, 5, 6, 8 and 9." in found.sentences[1]
     auc = table.expected_auc
     assert auc is not None
-    likely = expected_wrong(40, 10, 0.2, auc, law_named(table.guarantee.law))
+    likely = expected_wrong(40, 10, 0.2, auc, find_law(table.guarantee.law))
     assert f"about {likely:.0f} if 20% of all rows are wrong (2 by chance)" in found.sentences[2]
     blind = replace(table, origin=replace(table.origin, expected_auc=None))
     assert "is unknown" in judged(blind, middle).sentences[2]
@@ -96,14 +96,14 @@ def test_of_many_it_says_which_to_look_at_first(table: dpv.Table) -> None:
 @pytest.mark.parametrize("law", ["gaussian", "laplace"])
 def test_how_many_are_wrong_is_what_simulation_says(law: str) -> None:
     generator = np.random.default_rng(0)
-    noise = law_named(law).sampling.numbers(generator, (400, 500))
+    noise = find_law(law).sampling.numbers(generator, (400, 500))
     wrong = np.arange(500) < 50
     scores = noise - 1.5 * wrong
     auc = float(np.mean([dpv.detection.auc(row, wrong) for row in scores]))
     found = [wrong[np.argsort(row)[:20]].sum() for row in scores]
     error = float(np.std(found)) / 20
-    assert expected_wrong(500, 20, 0.1, auc, law_named(law)) == pytest.approx(np.mean(found), abs=4 * error)
-    other = law_named("laplace" if law == "gaussian" else "gaussian")
+    assert expected_wrong(500, 20, 0.1, auc, find_law(law)) == pytest.approx(np.mean(found), abs=4 * error)
+    other = find_law("laplace" if law == "gaussian" else "gaussian")
     assert expected_wrong(500, 20, 0.1, auc, other) != pytest.approx(np.mean(found), abs=4 * error)
     assert expected_wrong(500, 20, 0.1, 0.5, other) == pytest.approx(2.0)
 
@@ -119,7 +119,7 @@ def test_how_many_are_wrong_is_what_is_found_in_rows() -> None:
         assert len(verdict.first) == 20
         found.append(int(flipped[np.array(verdict.first, dtype=int)].sum()))
         assert result.table.expected_auc is not None
-        expected.append(expected_wrong(400, 20, 0.2, result.table.expected_auc, law_named("laplace")))
+        expected.append(expected_wrong(400, 20, 0.2, result.table.expected_auc, find_law("laplace")))
     assert np.mean(found) == pytest.approx(np.mean(expected), abs=3)
 
 

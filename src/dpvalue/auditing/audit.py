@@ -30,12 +30,12 @@ from torch import Tensor
 from dpvalue.arrays import Floats
 from dpvalue.auditing.canaries import Worlds, make_worlds
 from dpvalue.auditing.findings import Audit, epsilon_bound, mu_bound
-from dpvalue.data.parties import counts_of
+from dpvalue.data.parties import public_counts
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy import accounting
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
@@ -56,7 +56,7 @@ def audit(
     runs: int = 1000,
     confidence: float = 1 - 1e-4,
     progress: bool | Progress = True,
-    **given: Unpack[EntryKeywords],
+    **fields: Unpack[EntryKeywords],
 ) -> Audit:
     """Return how much of a configuration's claim an attack on planted canaries can refute.
 
@@ -72,7 +72,7 @@ def audit(
         runs: runs of each world; each gives as many trials as there are canaries, one a party.
         confidence: of the bound.
         progress: show a bar on a terminal; or a callable (stage, done, total).
-        **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
+        **fields: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
     Returns:
         the bound on epsilon, and what else was checked.
@@ -85,26 +85,26 @@ def audit(
         >>> found.bound <= found.claim
         True
     """
-    asked, labels = read_given(settings, given, learning_rate=STILL)
-    privacy = asked.privacy
+    chosen, labels = read_given(settings, fields, learning_rate=STILL)
+    privacy = chosen.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: an audit needs a claim")
-    asked.require_no_keeper("an audit")
+    chosen.require_no_keeper("an audit")
     require_count("runs", runs)
-    if privacy.unit != "party" and asked.learning_rate != STILL:
+    if privacy.unit != "party" and chosen.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left at its default for unit={privacy.unit!r}")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
     public = as_utility(utility, *labels)
-    sizes, units = counts_of(parties, privacy, records, *labels, public)
-    with asked.engine.threading(), reporting(progress) as tell:
-        worlds = make_worlds(public, asked, sizes, units)
+    sizes, units = public_counts(parties, privacy, records, *labels, public)
+    with chosen.engine.threading(), reporting(progress) as tell:
+        worlds = make_worlds(public, chosen, sizes, units)
         return _audit(worlds, runs, confidence, tell)
 
 
 def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> Audit:
     run = worlds.present
-    spent, choice = run.choice.spent, run.choice
-    assert spent.delta is not None
+    guarantee, choice = run.choice.guarantee, run.choice
+    assert guarantee.delta is not None
     attacker = _Attacker(worlds)
     with_, without = [], []
     progress("auditing", 0, runs)
@@ -114,18 +114,18 @@ def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> 
         progress("auditing", number + 1, runs)
     present, absent = np.concatenate(with_), np.concatenate(without)
     alpha = 1 - confidence
-    each = alpha if spent.mu is None else alpha / 2
-    by_rates, by_mu = epsilon_bound(present, absent, spent.delta, each), None
-    if spent.mu is not None:
+    each = alpha if guarantee.mu is None else alpha / 2
+    by_rates, by_mu = epsilon_bound(present, absent, guarantee.delta, each), None
+    if guarantee.mu is not None:
         mu = mu_bound(present, absent, each)
-        by_mu = accounting.epsilon_of_mu(mu, spent.delta) if mu > 0 else 0.0
+        by_mu = accounting.epsilon_of_mu(mu, guarantee.delta) if mu > 0 else 0.0
     return Audit(
-        guarantee=spent,
+        guarantee=guarantee,
         bound=max(by_rates, by_mu or 0.0),
         bound_by_rates=by_rates,
         bound_by_mu=by_mu,
-        moved=_moved(worlds),
-        leaking=_differences(worlds),
+        sensitivity_ratio=_sensitivity_ratio(worlds),
+        leaking_settings=_differences(worlds),
         shared_noise=attacker.shared_noise(),
         same_bytes=_retry(run),
         trials=len(present),
@@ -140,7 +140,7 @@ class _Attacker:
 
     def __init__(self, worlds: Worlds) -> None:
         run = worlds.present
-        self._law, self._seed, self._kind = law_named(run.choice.spent.law), run.settings.seed, run.settings.noise
+        self._law, self._seed, self._kind = find_law(run.choice.guarantee.law), run.settings.seed, run.settings.noise
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.mechanism.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
@@ -152,25 +152,25 @@ class _Attacker:
         total = self._with.new_zeros(len(self._with))
         transcript: list[list[Tensor]] = [[] for _ in total]
         expected = self._with if number % 2 == 0 else self._without
-        keeping = self._noise is not None and number < 2 * _COMPARED_RUNS
+        records_noise = self._noise is not None and number < 2 * _COMPARED_RUNS
 
         def watch(who: Tensor, releases: Tensor) -> None:
             parties, flat = who.flatten(), releases.reshape(who.numel(), -1).to(self._with)
             total.index_add_(0, parties, self._ratios(parties, flat))
-            if keeping:
+            if records_noise:
                 noise = (flat - expected[parties]) / self._scale[parties]
-                for party, drawn in zip(parties.tolist(), noise, strict=True):
-                    transcript[party].append(drawn)
+                for party, noise_of_release in zip(parties.tolist(), noise, strict=True):
+                    transcript[party].append(noise_of_release)
 
         noise = run.noise
         if self._kind == "fast":
-            own = int(stream(self._seed, Purpose.AUDIT, number).integers(2**62))
-            noise = noise_source("fast", own, Purpose.AUDIT)
+            noise_seed = int(stream(self._seed, Purpose.AUDIT, number).integers(2**62))
+            noise = noise_source("fast", noise_seed, Purpose.AUDIT)
         replace(run, noise=noise, witness=watch).release(silent)
-        if keeping and self._noise is not None:
+        if records_noise and self._noise is not None:
             self._noise.append(torch.stack([torch.stack(rounds) for rounds in transcript], dim=1))
-        held = self._canary_of >= 0
-        return np.bincount(self._canary_of[held], weights=total.cpu().numpy()[held]).astype(np.float64)
+        has_canary = self._canary_of >= 0
+        return np.bincount(self._canary_of[has_canary], weights=total.cpu().numpy()[has_canary]).astype(np.float64)
 
     def shared_noise(self) -> float | None:
         """The largest correlation of noise between parties, or between rounds and runs; 0 if there is none to speak of.
@@ -198,13 +198,15 @@ class _Attacker:
         return self._law.log_ratio(releases, with_, without, scale).sum(-1)
 
 
-def _moved(worlds: Worlds) -> float:
+def _sensitivity_ratio(worlds: Worlds) -> float:
     """How far one canary moves what all parties would release first, over the claimed sensitivity."""
     run = worlds.one_canary
     sensitivity = run.choice.mechanism.scale.gain * run.choice.mechanism.sensitivity(run.contributions.units.cpu())
-    apart = torch.linalg.vector_norm(_before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1).cpu()
-    moved = float(torch.linalg.vector_norm(apart / sensitivity)) / sqrt(run.choice.spent.parties_per_person)
-    return moved if isfinite(moved) else inf  # what is not a number is told apart from every number
+    distances = torch.linalg.vector_norm(
+        _before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1
+    ).cpu()
+    ratio = float(torch.linalg.vector_norm(distances / sensitivity)) / sqrt(run.choice.guarantee.parties_per_person)
+    return ratio if isfinite(ratio) else inf  # what is not a number is told apart from every number
 
 
 def _before_noise(run: Run) -> Tensor:
@@ -212,7 +214,7 @@ def _before_noise(run: Run) -> Tensor:
     contributions, choice = run.contributions, run.choice
     grid = contributions.grid()
     everyone = torch.arange(contributions.n, device=choice.initial.device)
-    clipped = contributions.along(choice.points, choice.shares, everyone, grid)
+    clipped = contributions.mean_gradients(choice.points, choice.shares, everyone, grid)
     return contributions.release(clipped, torch.zeros_like(clipped), everyone, grid).to(torch.float64)
 
 

@@ -39,8 +39,10 @@ class World(Parties):
 
     silent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
-    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
-        x, y, usable = super()._encoded(encoding, dtype, placed)
+    def _encode_usable(
+        self, encoding: Encoding, dtype: torch.dtype, positions_public: bool
+    ) -> tuple[Array, Array, Bools]:
+        x, y, usable = super()._encode_usable(encoding, dtype, positions_public)
         usable[self.silent] = False
         return x, y, usable
 
@@ -116,8 +118,8 @@ class _Layout:
         canary = np.where(unit == 0, canary_of[party], -1)
         person = None
         if privacy.unit == "person":
-            own = len(sizes) + np.concatenate([[0], np.cumsum(units)[:-1]])[party] + unit
-            person = np.where(canary >= 0, canary, own)
+            stranger = len(sizes) + np.concatenate([[0], np.cumsum(units)[:-1]])[party] + unit
+            person = np.where(canary >= 0, canary, stranger)
         return cls(party, person, canary, canary_of)
 
 
@@ -135,31 +137,31 @@ class _Pool:
         sampled = np.unique(np.linspace(0, len(labels) - 1, _PUBLIC_ROWS).astype(int))
         blocks, targets = [utility.X], [labels]
         for factor in _FACTORS:
-            stretched = _stretched(utility.X, sampled, factor)
+            stretched = _stretch(utility.X, sampled, factor)
             if not np.isfinite(encoding.features(stretched, "canaries")).all():
                 continue  # a transformer that does not take such a row: no party could send it either
             if encoding.task == CLASSIFICATION:
-                wanted = list(encoding.classes[:_MOST_LABELS])
+                labels_to_try = list(encoding.classes[:_MOST_LABELS])
             else:
                 spread = factor * (float(np.std(labels)) or 1.0)
-                wanted = [float(np.mean(labels)) - spread, float(np.mean(labels)) + spread]
-            for label in wanted:
+                labels_to_try = [float(np.mean(labels)) - spread, float(np.mean(labels)) + spread]
+            for label in labels_to_try:
                 blocks.append(stretched)
                 targets.append(np.full(len(sampled), label, dtype=labels.dtype))
         return cls(join_rows(blocks), np.concatenate(targets), len(labels))
 
 
-def _stretched(raw: Any, rows: Ints, factor: float) -> Any:
+def _stretch(raw: Any, rows: Ints, factor: float) -> Any:
     """Rows moved away from the mean of the set, in their numeric columns."""
     if is_frame(raw):
         table = as_columns(raw)
-        return Columns({name: _stretched_column(table[name], rows, factor) for name in table.columns})
+        return Columns({name: _stretch_column(table[name], rows, factor) for name in table.columns})
     numbers = as_numbers(raw, "utility features")
     centre = numbers.mean(0, keepdims=True)
     return centre + factor * (numbers[rows] - centre)
 
 
-def _stretched_column(column: Column, rows: Ints, factor: float) -> Column:
+def _stretch_column(column: Column, rows: Ints, factor: float) -> Column:
     if not Columns({"": column}).is_numeric()[""]:
         return column.take(rows)
     numbers = column.numbers()
@@ -175,18 +177,18 @@ def _label_array(labels: Any) -> Array:
 
 def _farthest(prepared: PreparedRun, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
     """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
-    choice, engine = prepared.choice, prepared.at.settings.engine
+    choice, engine = prepared.choice, prepared.situation.settings.engine
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))
-    lone = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
-    device, privacy = engine.torch_device, prepared.at.settings.privacy
-    rows: PrivateRows = lone.encode(prepared.encoding, engine.torch_dtype, device, privacy)
-    contributions = Contributions(choice.asked, rows, choice.mechanism, engine)
+    parties = Parties(take_rows(pool.X, candidates), pool.y[candidates], persons=each)
+    device, privacy = engine.torch_device, prepared.situation.settings.privacy
+    rows: PrivateRows = parties.encode(prepared.encoding, engine.torch_dtype, device, privacy)
+    contributions = Contributions(choice.unit_numbers, rows, choice.mechanism, engine)
     everyone = torch.from_numpy(each).to(device)
-    gradients = contributions.along(choice.points_for(len(each)), choice.shares, everyone).to(torch.float64)
+    gradients = contributions.mean_gradients(choice.points_for(len(each)), choice.shares, everyone).to(torch.float64)
     lengths = gradients.square().sum(-1)
     if neighbours == "zero_out":
         return int(candidates[int(lengths.argmax())]), None
-    apart = lengths[:, None] + lengths[None, :] - 2 * gradients @ gradients.T
-    here, there = divmod(int(apart.argmax()), len(each))
+    distances = lengths[:, None] + lengths[None, :] - 2 * gradients @ gradients.T
+    here, there = divmod(int(distances.argmax()), len(each))
     return int(candidates[here]), int(candidates[there])

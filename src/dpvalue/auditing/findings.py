@@ -66,7 +66,7 @@ def epsilon_bound(present: Floats, absent: Floats, delta: float, alpha: float) -
         return max(one_way(alarms, without, misses, with_), one_way(misses, with_, alarms, without))
 
     # Both directions use the same two rates, so they hold together.
-    return max(0.0, _judged(present, absent, judge))
+    return max(0.0, _bound_on_holdout(present, absent, judge))
 
 
 def mu_bound(present: Floats, absent: Floats, alpha: float) -> float:
@@ -80,10 +80,10 @@ def mu_bound(present: Floats, absent: Floats, alpha: float) -> float:
         false_alarms, missed = rate_above(alarms, without, alpha / 2), rate_above(misses, with_, alpha / 2)
         return float(-ndtri(false_alarms) - ndtri(missed))
 
-    return max(0.0, _judged(present, absent, judge))
+    return max(0.0, _bound_on_holdout(present, absent, judge))
 
 
-def _judged(present: Floats, absent: Floats, judge: Judge) -> float:
+def _bound_on_holdout(present: Floats, absent: Floats, judge: Judge) -> float:
     fewest = min(len(present), len(absent))
     if fewest < LEAST_TRIALS:
         raise DpvalueError(f"runs x canaries must be at least {LEAST_TRIALS}, got {fewest}")
@@ -113,8 +113,9 @@ class Audit:
         bound: the lower bound on epsilon, at the claim's delta: the larger of the two below.
         bound_by_rates: from the rates of errors at one threshold (Clopper-Pearson).
         bound_by_mu: from the mu that they prove, for Gaussian noise; None for Laplace noise.
-        moved: how far one canary moves the releases of all parties before noise, over what is claimed to be the most.
-        leaking: the public settings that differ between the two worlds; should be none.
+        sensitivity_ratio: how far one canary moves the releases of all parties before noise, divided by the claimed
+            sensitivity; at most 1 for a sound mechanism.
+        leaking_settings: the public settings that differ between the two worlds; should be none.
         shared_noise: the largest correlation of noise between parties, or between rounds and runs, that is surely above
             chance; 0 if there is none, None at models that move.
         same_bytes: whether a retry got the same bytes; None where no ledger applies (seeded noise, "poisson").
@@ -133,8 +134,8 @@ class Audit:
     bound: float
     bound_by_rates: float
     bound_by_mu: float | None
-    moved: float
-    leaking: tuple[str, ...]
+    sensitivity_ratio: float
+    leaking_settings: tuple[str, ...]
     shared_noise: float | None
     same_bytes: bool | None
     trials: int
@@ -154,10 +155,10 @@ class Audit:
         faults = []
         if self.bound > self.claim:
             faults.append(f"the attack proves epsilon >= {self.bound:.4g}, more than the {self.claim:.4g} claimed")
-        if self.moved > 1 + _SLACK:
-            faults.append(f"one unit moves releases by {self.moved:.4g} times the claimed sensitivity")
-        if self.leaking:
-            faults.append(f"public settings depend on private rows: {', '.join(self.leaking)}")
+        if self.sensitivity_ratio > 1 + _SLACK:
+            faults.append(f"one unit moves releases by {self.sensitivity_ratio:.4g} times the claimed sensitivity")
+        if self.leaking_settings:
+            faults.append(f"public settings depend on private rows: {', '.join(self.leaking_settings)}")
         if self.shared_noise:
             faults.append(f"noise is shared between releases (correlation {self.shared_noise:.2f})")
         if self.same_bytes is False:
@@ -181,14 +182,14 @@ class Audit:
         forms = f"error rates {self.bound_by_rates:.3g}"
         if self.bound_by_mu is not None:
             forms += f", Gaussian trade-off {self.bound_by_mu:.3g}"
-        claimed = f"epsilon = {self.claim:.4g}, delta = {spent.delta:.4g}"
+        claim = f"epsilon = {self.claim:.4g}, delta = {spent.delta:.4g}"
         if spent.claimed_epsilon is not None:
-            claimed += f" by the paper's accounting; really spent: {spent.epsilon:.4g}"
+            claim += f" by the paper's accounting; really spent: {spent.epsilon:.4g}"
         directions = "all directions" if self.projection is None else str(self.projection)
         runs = f"confidence {self.confidence:.6g}, 2 x {self.trials} trials"
         settings = "the same in both worlds"
-        if self.leaking:
-            settings = f"DEPEND on private rows: {', '.join(self.leaking)}"
+        if self.leaking_settings:
+            settings = f"DEPEND on private rows: {', '.join(self.leaking_settings)}"
         verdict = f"BROKEN: {'; '.join(self.faults)}" if self.faults else "the claim holds against this attack"
         shared = "independent between parties, rounds and runs"
         if self.shared_noise is None:
@@ -196,11 +197,12 @@ class Audit:
         elif self.shared_noise:
             shared = f"SHARED, correlation {self.shared_noise:.2f}"
         retry = {True: "same bytes", False: "FRESH NOISE", None: "not applicable"}[self.same_bytes]
+        moves = f"moves all releases by {self.sensitivity_ratio:.4g} of the claimed sensitivity, before noise"
         lines = [
             f"audit of {self.schedule}, {directions}, {spent.mechanism}, per {spent.unit}, {spent.neighbours}",
-            f"  claimed        {claimed}",
+            f"  claimed        {claim}",
             f"  audited bound  epsilon >= {self.bound:.3g} ({forms};\n                 {runs})",
-            f"  one canary     moves all releases by {self.moved:.4g} of the claimed sensitivity, before noise",
+            f"  one canary     {moves}",
             f"  settings       {settings}",
             f"  noise          {shared}",
             f"  retry          {retry}",

@@ -123,8 +123,8 @@ def membership_attack(
         >>> attack.aurocs.shape, attack.bound
         ((2,), 1.0)
     """
-    asked = settings_of(settings, fields, permutations=200, noise="fast")
-    asked.require_no_keeper("a membership attack")
+    chosen = settings_of(settings, fields, permutations=200, noise="fast")
+    chosen.require_no_keeper("a membership attack")
     X, y = features_and_labels(rows, None, "rows")
     X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
     for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):
@@ -138,13 +138,13 @@ def membership_attack(
     public = as_utility(utility)
     require_other_rows(as_parties(rows), public)
     ones = np.ones(3 * members, dtype=np.int64)
-    with asked.engine.threading(), reporting(progress) as tell:
-        attacked = _AttackTarget(prepare(public, asked, ones, ones), X, y)
+    with chosen.engine.threading(), reporting(progress) as tell:
+        target = _AttackTarget(prepare(public, chosen, ones, ones), X, y)
         aurocs = []
         for trial in range(trials):
-            aurocs.append(_trial(attacked, members, shadow_rows, shadows, trial))
+            aurocs.append(_trial(target, members, shadow_rows, shadows, trial))
             tell("attacking", trial + 1, trials)
-    spent = attacked.prepared.choice.spent
+    spent = target.prepared.choice.guarantee
     return MembershipAttack(np.array(aurocs), spent, (1 + spent.advantage_under("replace")) / 2)
 
 
@@ -166,39 +166,39 @@ class _AttackTarget:
         return value_run(run, self.prepared.utility, _SHAPLEY, silent).values["shapley"][len(members) :]
 
 
-def _trial(attacked: _AttackTarget, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
+def _trial(target: _AttackTarget, members: int, shadow_rows: int, shadows: int, trial: int) -> float:
     """One set of targets, shadow sets and members; the AUROC of the attack."""
-    seed = attacked.prepared.at.settings.seed
+    seed = target.prepared.situation.settings.seed
     generator = stream(seed, Purpose.ATTACK, trial)
-    order = generator.permutation(len(attacked.X))
+    order = generator.permutation(len(target.X))
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]
 
     def observe(among: Any) -> Floats:
         # In a random order: that a target is exchanged must not move the others from their places.
-        return attacked.values(generator.permutation(among), targets, int(generator.integers(2**62)))
+        return target.values(generator.permutation(among), targets, int(generator.integers(2**62)))
 
     is_member = np.zeros(2 * members, dtype=bool)
     is_member[generator.choice(2 * members, members, replace=False)] = True
-    told = observe(targets[is_member])
-    held, seen = [], []
+    observed = observe(targets[is_member])
+    held, shadow_values = [], []
     for number in range(shadows):
         inside = np.zeros(2 * members, dtype=bool)
         # Each target is in and out of enough shadow sets: one after the other in a random order, half a set at once.
         inside[(np.arange(members // 2) + number * (members // 2)) % (2 * members)] = True
-        filled = generator.choice(own, members - int(inside.sum()), replace=False)
+        filler = generator.choice(own, members - int(inside.sum()), replace=False)
         held.append(inside)
-        seen.append(observe(np.concatenate([targets[inside], filled])))
-    return auc(-_likelihood_ratios(told, np.array(seen), np.array(held)), is_member)
+        shadow_values.append(observe(np.concatenate([targets[inside], filler])))
+    return auc(-_likelihood_ratios(observed, np.array(shadow_values), np.array(held)), is_member)
 
 
-def _likelihood_ratios(told: Floats, seen: Floats, held: Any) -> Floats:
+def _likelihood_ratios(observed: Floats, shadow_values: Floats, held: Any) -> Floats:
     """The log-likelihood ratio of each target's value, with normal laws of one variance fitted to the shadow values."""
     if min(held.sum(0).min(), (~held).sum(0).min()) < _LEAST_OF_A_KIND:
         raise DpvalueError(
             f"shadows must be larger: each target must be in at least {_LEAST_OF_A_KIND} shadow sets and out of as many"
         )
-    with_ = np.where(held, seen, 0.0).sum(0) / held.sum(0)
-    without = np.where(held, 0.0, seen).sum(0) / (~held).sum(0)
-    variance = np.square(seen - np.where(held, with_, without)).sum(0) / (len(seen) - 2)
-    ratios: Floats = (np.square(told - without) - np.square(told - with_)) / (2 * variance)
+    with_ = np.where(held, shadow_values, 0.0).sum(0) / held.sum(0)
+    without = np.where(held, 0.0, shadow_values).sum(0) / (~held).sum(0)
+    variance = np.square(shadow_values - np.where(held, with_, without)).sum(0) / (len(shadow_values) - 2)
+    ratios: Floats = (np.square(observed - without) - np.square(observed - with_)) / (2 * variance)
     return ratios

@@ -119,7 +119,7 @@ def job_show(path: Annotated[Path, argument()]) -> None:
         from dpvalue.protocol.archive import read_bytes
         from dpvalue.protocol.job import Job
 
-        found, seal = Job.opened(read_bytes(path, "a job"), str(path))
+        found, seal = Job.open_sealed(read_bytes(path, "a job"), str(path))
         _show(found, None if seal is None else seal.by)
 
 
@@ -156,7 +156,7 @@ def _show(job: Job, signed: str | None) -> None:
         "job": job.digest,
         "signed by": signed or "no one",
         "public set": job.about.utility,
-        "asks for": f"{asked}: {counted(job.size, 'number')} per party, a noisy mean over its clipped {_counted(job)}",
+        "asks for": f"{counted(job.size, 'number')} per party, a noisy mean over clipped {_counted(job)}: {asked}",
         "reads": f"{counted(len(columns), 'column')}: {', '.join(one_line(name) for name in columns)}",
         "model": f"{job.model.kind if isinstance(job.model.kind, str) else 'custom'}, {job.encoding.task}",
         "spends": str(spent),

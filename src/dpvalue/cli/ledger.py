@@ -98,7 +98,7 @@ def ledger_show(path: Annotated[Path, argument()]) -> None:
         out.print(grid)
         out.print(f"ledger of {ledger.terms.name!r}" + _whom(ledger.parties, ledger.terms))
         out.print(f"budget: {ledger.budget.terms}")
-        out.print(f"spent: epsilon = {ledger.spent:.4g}")
+        out.print(f"spent: epsilon = {ledger.spent_epsilon:.4g}")
         out.print(f"head: {ledger.head()}")
 
 

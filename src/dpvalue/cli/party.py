@@ -46,7 +46,7 @@ def party_check(
         agent = make_agent(name, file, ledger, head, policy, None)
         content = read_bytes(job, "a job")
         require_other_than_public(job, content, file)
-        weighed = agent.weigh(content)
+        weighed = agent.assess(content)
         units = "persons" if weighed.job.privacy.unit == "person" else "records"
         out.print(f"from: {weighed.asker}")
         releases = counted(weighed.job.rounds, "release")
@@ -96,7 +96,7 @@ def party_answer(
         write_whole(place, release)
         assert agent.ledger is not None
         out.print(f"written to {place} ({len(release):,} bytes). Send it to the coordinator.", markup=False)
-        out.print(f"spent so far: epsilon = {agent.ledger.spent:.4g} of {agent.ledger.budget.epsilon:.4g}")
+        out.print(f"spent so far: epsilon = {agent.ledger.spent_epsilon:.4g} of {agent.ledger.budget.epsilon:.4g}")
         out.print(f"ledger head (store it elsewhere): {agent.ledger.head()}")
 
 
@@ -105,14 +105,14 @@ def _require_place(path: Path, name: str) -> None:
     from dpvalue.errors import DpvalueError
     from dpvalue.protocol.archive import read_bytes
     from dpvalue.protocol.messages import Release
-    from dpvalue.stored import refusing
+    from dpvalue.stored import refuse_unreadable
 
     if not path.parent.is_dir():
         raise DpvalueError(f"there is no folder {path.parent}")
     if not os.path.lexists(path):
         return
     try:
-        with refusing("a release"):
+        with refuse_unreadable("a release"):
             is_own = Release.from_bytes(read_bytes(path, "a release", _MOST_BYTES)).party == name
     except DpvalueError:
         is_own = False

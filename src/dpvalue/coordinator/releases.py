@@ -17,12 +17,12 @@ import numpy as np
 import torch
 
 from dpvalue.data.encoding import encoding_to_json
-from dpvalue.data.parties import numbered_groups
+from dpvalue.data.parties import number_groups
 from dpvalue.display import one_line
 from dpvalue.engine.engines import DTYPES, Local
 from dpvalue.errors import DpvalueError
 from dpvalue.names import require_names
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.protocol.archive import as_text
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
@@ -107,7 +107,7 @@ def longest(job: Job, units: int) -> float:
     mechanism = job.mechanism
     assert mechanism.clip is not None
     scale = float(mechanism.noise_scale(torch.tensor([units]))[0])
-    if law_named(mechanism.law).scalar:  # of Laplace noise
+    if find_law(mechanism.law).scalar:  # of Laplace noise
         return _ROOM * (mechanism.clip + scale * log(1 / FALSE_ALARM))
     tail = log(1 / FALSE_ALARM)  # of a chi-squared sum: Laurent and Massart 2000
     return _ROOM * (mechanism.clip + scale * sqrt(job.size + 2 * sqrt(job.size * tail) + 2 * tail))
@@ -160,7 +160,7 @@ def in_order(names: Sequence[str]) -> list[str]:
     """Return names in the order of all results: whole numbers, then texts."""
     labels = np.empty(len(names), dtype=object)
     labels[:] = names
-    return [str(name) for name in numbered_groups(labels)[0]]
+    return [str(name) for name in number_groups(labels)[0]]
 
 
 def combine(job: Job, releases: Iterable[Release]) -> Table:
@@ -186,7 +186,7 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
     """
     answers: dict[str, Answers] = {}
     for release in releases:
-        require_release(release, job, job.first(release.units))
+        require_release(release, job, job.first_request(release.units))
         if release.party in answers:
             raise DpvalueError(f"releases must be one per party, {release.party!r} has two")
         answers[release.party] = Answers((release,))
@@ -216,7 +216,7 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
         blank,
         guarantee=spent,
         rows=rows,
-        names=numbered_groups(labels)[0],
+        names=number_groups(labels)[0],
         noise_std=noise,
         origin=replace(blank.origin, sizes=units),
         method=blank.method.for_parties(ranges),

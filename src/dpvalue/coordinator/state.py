@@ -33,12 +33,12 @@ from dpvalue.coordinator.releases import (
 )
 from dpvalue.coordinator.roster import ROSTER, Roster, remember, remembered
 from dpvalue.errors import DpvalueError
-from dpvalue.names import agreeing, look_of, require_names, require_sendable
+from dpvalue.names import look_of, names_agree_error, require_names, require_sendable
 from dpvalue.protocol.archive import Key, Seal, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
 from dpvalue.storage import alone, write_whole
-from dpvalue.stored import TEXT, each, parse_json, read_text, refusing
+from dpvalue.stored import TEXT, list_of, parse_json, read_text, refuse_unreadable
 from dpvalue.values.table import Table
 
 NODES, OVER = "nodes.json", "over.json"
@@ -65,7 +65,7 @@ class Coordinator:
     key: Key | None = None
 
     def __post_init__(self) -> None:
-        _, seal = Job.opened(self.content)
+        _, seal = Job.open_sealed(self.content)
         if self.key is not None and (seal is None or seal.by != self.key.public):
             raise DpvalueError("the key must be the one that signed the job")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class Coordinator:
             for name in self._answered(number):
                 path = self._path(number, name, "release")
                 try:
-                    self._require_known(name, Release.opened(path.read_bytes(), str(path))[1])
+                    self._require_known(name, Release.open_sealed(path.read_bytes(), str(path))[1])
                 except DpvalueError as error:
                     raise DpvalueError(f"{path} was accepted before the roster was given: {error}") from None
         remember(self.folder, roster)
@@ -114,10 +114,10 @@ class Coordinator:
     def _receive(self, content: bytes) -> Receipt:
         party, number = "?", 0
         try:
-            with refusing("the release"):
+            with refuse_unreadable("the release"):
                 if len(content) > self.longest:
                     raise DpvalueError(f"the release must have at most {self.longest:,} bytes")
-                release, seal = Release.opened(content)
+                release, seal = Release.open_sealed(content)
                 party, number = release.party, release.round
                 self._require_known(party, seal)
                 self._require_valid(release)
@@ -189,7 +189,7 @@ class Coordinator:
         closed = self._closing(1)
         if closed.is_file():
             names = parse_json(read_text(closed), str(closed))
-            each(TEXT, least=2)(str(closed), names)
+            list_of(TEXT, least=2)(str(closed), names)
             return in_order(names)
         return in_order(self._answered(0))
 
@@ -199,7 +199,7 @@ class Coordinator:
             for number in range(self.job.rounds):
                 path = self._path(number, name, "release")
                 if path.is_file():
-                    release, seal = Release.opened(path.read_bytes(), str(path))
+                    release, seal = Release.open_sealed(path.read_bytes(), str(path))
                     if release.party != name or release.round != number:
                         raise DpvalueError(f"{path} does not hold the release that its name says")
                     yield path, release, seal
@@ -271,7 +271,7 @@ class Coordinator:
             raise DpvalueError("it has not answered the first round")
         for other in self._answered(0):
             if other != party and look_of(other) == look_of(party):
-                raise agreeing("names of parties", other, party)
+                raise names_agree_error("names of parties", other, party)
         first = self._path(0, party, "release")
         if number:
             require_units(release, Release.from_bytes(first.read_bytes()))
@@ -283,7 +283,7 @@ class Coordinator:
     def _request(self, release: Release) -> Request:
         """What a release must be an answer to."""
         if release.round == 0:
-            return self.job.first(release.units)
+            return self.job.first_request(release.units)
         path = self.request_file(release.round, release.party)
         return Request.from_bytes(read_bytes(path, "a request"), str(path))
 

@@ -25,7 +25,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.progress import Progress
 from dpvalue.protocol.archive import Key, Tensors, as_text, read_bytes
 from dpvalue.protocol.job import Job
-from dpvalue.protocol.transport import Nodes, Question, Reply, gathered
+from dpvalue.protocol.transport import Nodes, Question, Reply, wait_for_nodes
 from dpvalue.report.record import AnsweringParty, Record, RejectionRecord, StudyRecord
 from dpvalue.runs.config import RunConfig, make_config, parse_options
 from dpvalue.runs.execute import FinishedRun, finish, make_values, released_record, value_table
@@ -211,7 +211,7 @@ def conduct(coordinator: Coordinator, nodes: Nodes, patience: Waits) -> int:
     differently. Who does not answer in time is absent from the round.
     """
     sent = 0
-    there = gathered(nodes, patience.parties, patience.gather)
+    there = wait_for_nodes(nodes, patience.parties, patience.gather)
     while True:
         number = coordinator.round
         asked = _first(coordinator, there) if number == 0 else _later(coordinator, there)

@@ -32,9 +32,9 @@ from dpvalue.coordinator.state import NODES, OVER, Coordinator
 from dpvalue.coordinator.study import STATE, options_of, read_utility
 from dpvalue.errors import DpvalueError
 from dpvalue.privacy.guarantees import guarantee
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.progress import Progress
-from dpvalue.protocol.archive import described, read_bytes
+from dpvalue.protocol.archive import read_bytes, read_metadata
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Request
 from dpvalue.report.record import FORMAT_VERSION, Record
@@ -149,7 +149,7 @@ def _require_version(folder: Path, stored: dict[str, Any]) -> None:
     """Raise unless this version wrote run.json, and reads jobs of this format."""
     versions, job = stored.get("versions"), Job.archive.version
     with suppress(DpvalueError):  # what is damaged differs
-        job = described((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
+        job = read_metadata((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
     found = versions.get("dpvalue") if isinstance(versions, dict) else None, stored.get("format"), job
     own = __version__, FORMAT_VERSION, Job.archive.version
     if found != own:
@@ -163,7 +163,7 @@ def _evidence(state: Path, roster: Roster | None) -> Coordinator:
     """The job and the releases, checked: each answers the job, and is signed as the roster says."""
     path = state / "study.job"
     content = path.read_bytes()
-    Job.opened(content, str(path))  # names the file in what it raises
+    Job.open_sealed(content, str(path))  # names the file in what it raises
     coordinator = Coordinator(state, content)
     coordinator.answers()
     if roster is None:
@@ -184,7 +184,7 @@ def _unlike_noise(job: Job) -> list[str]:
     spent = guarantee(
         privacy, mechanism.noise_multiplier, job.rounds, mechanism.clip, job.simulation is not None, mechanism.law
     )
-    law = law_named(mechanism.law)
+    law = find_law(mechanism.law)
     loss = law.loss(mechanism.noise_multiplier, job.rounds * privacy.parties_per_person)
     epsilon = law.epsilon(loss, privacy.delta)
     if epsilon > _MOST * (spent.epsilon or 0.0):

@@ -102,39 +102,39 @@ class Npz:
         members = {member.name: member for member, _ in map(self.places.__getitem__, names)}
         pieces = {name: self._pieces(member, most) for name, member in members.items()}
         for _ in range(0, self.rows, most):
-            with _damage_said(self.path):
-                now = {name: next(piece) for name, piece in pieces.items()}
-            yield Columns({name: self._column(now, name) for name in names})
-        with _damage_said(self.path):
+            with _report_damage(self.path):
+                blocks = {name: next(piece) for name, piece in pieces.items()}
+            yield Columns({name: self._column(blocks, name) for name in names})
+        with _report_damage(self.path):
             for piece in pieces.values():
                 next(piece, None)  # where the check sum is compared
 
-    def _column(self, now: dict[str, Array], name: str) -> Column:
+    def _column(self, blocks: dict[str, Array], name: str) -> Column:
         member, place = self.places[name]
-        return of_array(now[member.name][:, place])
+        return of_array(blocks[member.name][:, place])
 
     def _pieces(self, member: ArchiveMember, most: int) -> Iterator[Array]:
         """The rows of an array, flat (rows, width), at most so many at once."""
         if not member.by_columns:
-            return _streamed(self.archive, member, most)
+            return _stream_array(self.archive, member, most)
         if member.entry.compress_type == zipfile.ZIP_STORED:
-            return _mapped(self.binary, self.archive, member, most)
+            return _map_array(self.binary, self.archive, member, most)
         if member.entry.file_size > MOST_BYTES_WHOLE:
             raise DpvalueError(
                 f"the array {member.name!r} of {self.path} is compressed and stored column by column, so it could only "
                 f"be read whole ({member.entry.file_size / 1e9:.1f} GB): save it by numpy.savez, or its rows by "
                 "numpy.ascontiguousarray"
             )
-        return _whole(self.archive, member, most)
+        return _read_array(self.archive, member, most)
 
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Npz]:
     """Open an NPZ file and read its headers; raises unless it holds arrays of rows."""
-    with ExitStack() as opened:
-        with _damage_said(path):
-            binary = opened.enter_context(path.open("rb"))
-            archive = opened.enter_context(zipfile.ZipFile(binary))
+    with ExitStack() as stack:
+        with _report_damage(path):
+            binary = stack.enter_context(path.open("rb"))
+            archive = stack.enter_context(zipfile.ZipFile(binary))
             members = tuple(_member(archive, entry) for entry in archive.infolist())
         if len({member.rows for member in members}) != 1 or not members[0].shape:
             raise DpvalueError(f"{path} must hold arrays with one row per record each")
@@ -142,7 +142,7 @@ def open_npz(path: Path) -> Iterator[Npz]:
 
 
 @contextmanager
-def _damage_said(path: Path) -> Iterator[None]:
+def _report_damage(path: Path) -> Iterator[None]:
     """Say in one line whatever is wrong with what is read here: other messages may quote what is in the file."""
     try:
         yield
@@ -157,8 +157,8 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArchiveMember:
     """
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, by_columns, dtype = read(file)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, by_columns, dtype = read_header(file)
         start = file.tell()
     size = int(np.prod(shape, dtype=object)) * dtype.itemsize
     if dtype.kind not in "biufUSM" or min(shape, default=0) < 0 or entry.file_size - start != size:
@@ -167,7 +167,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArchiveMember:
     return ArchiveMember(entry.filename.removesuffix(".npy"), entry, tuple(shape), dtype, by_columns, start)
 
 
-def _streamed(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
+def _stream_array(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         file.read(member.start)
         for first in range(0, member.rows, most):
@@ -185,7 +185,7 @@ def _array(content: bytes, member: ArchiveMember, rows: int) -> Array:
     return np.frombuffer(content, dtype=member.dtype).reshape(rows, member.width)
 
 
-def _mapped(binary: IO[bytes], archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
+def _map_array(binary: IO[bytes], archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         while file.read(_PIECE):  # for the check sum
             pass
@@ -200,7 +200,7 @@ def _mapped(binary: IO[bytes], archive: zipfile.ZipFile, member: ArchiveMember, 
         yield block.reshape(len(block), -1)
 
 
-def _whole(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
+def _read_array(archive: zipfile.ZipFile, member: ArchiveMember, most: int) -> Iterator[Array]:
     with archive.open(member.entry) as file:
         array: Array = np.lib.format.read_array(file, allow_pickle=False)
     for first in range(0, member.rows, most):
@@ -242,12 +242,12 @@ class Parquet:
 
     def whole(self) -> Columns:
         """Return all records of a public file."""
-        with _parquet_damage_said(self.path, "is not a whole Parquet file"):
+        with _report_parquet_damage(self.path, "is not a whole Parquet file"):
             table = self.file.read(columns=[name for name in self.names if name not in self.nested])
         return Columns({name: self._column(table, name) for name in self.names})
 
     def _next(self, pieces: Any) -> Any:
-        with _parquet_damage_said(self.path, "is not a whole Parquet file"):
+        with _report_parquet_damage(self.path, "is not a whole Parquet file"):
             return next(pieces, None)
 
     def _column(self, piece: Any, name: str) -> Column:
@@ -260,7 +260,7 @@ def open_parquet(path: Path) -> Parquet:
         from pyarrow import parquet, types
     except ModuleNotFoundError:
         raise DpvalueError("reading Parquet needs pyarrow: pip install 'dpvalue[parquet]'") from None
-    with _parquet_damage_said(path, "is not a Parquet file"):
+    with _report_parquet_damage(path, "is not a Parquet file"):
         # Through a small buffer: otherwise a row group, which may be the whole file, would be fetched at once.
         file = parquet.ParquetFile(path, buffer_size=_BUFFER, pre_buffer=False)
         kinds = {field.name: field.type for field in file.schema_arrow}
@@ -277,14 +277,14 @@ def open_parquet(path: Path) -> Parquet:
 
 def _names(schema: Any) -> tuple[str, ...]:
     """The names of the columns, but for those that pandas keeps its index in."""
-    stored = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
-    indices = stored.get("index_columns", []) if isinstance(stored, dict) else []
+    metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
+    indices = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     index = {name for name in indices if isinstance(name, str)} if isinstance(indices, list) else set()
     return tuple(name for name in schema.names if name not in index and _INDEX.fullmatch(name) is None)
 
 
 @contextmanager
-def _parquet_damage_said(path: Path, trouble: str) -> Iterator[None]:
+def _report_parquet_damage(path: Path, trouble: str) -> Iterator[None]:
     """Say in one line whatever pyarrow finds wrong with a file."""
     from pyarrow import ArrowException
 

@@ -78,7 +78,7 @@ def readable(cell: str) -> str | None:
     return canonical if is_readable(canonical) else None
 
 
-def decoded(cell: bytes) -> str:
+def decode(cell: bytes) -> str:
     """Return bytes as a text in UTF-8, U+FFFD for what is not; of a cell that is too long, a text that is too long."""
     return cell[: MOST_BYTES + 1].decode("utf-8", errors="replace")
 
@@ -194,7 +194,7 @@ def party_name(cell: Any) -> str | None:
 def is_missing(cell: Any) -> bool:
     """Return whether a cell is missing, and not merely unreadable."""
     if isinstance(cell, bytes):
-        cell = decoded(cell)
+        cell = decode(cell)
     if isinstance(cell, str):
         return len(cell) <= LONGEST_CELL and cell.strip() in MISSING
     if cell is None or type(cell).__name__ in ("NAType", "NaTType"):
@@ -213,7 +213,7 @@ def is_infinite(cell: Any) -> bool:
     return isinstance(_plain(cell), int | float) and number(cell) == inf
 
 
-def each(cells: list[Any], parse: Callable[[Any], Any]) -> list[Any]:
+def parse_cells(cells: list[Any], parse: Callable[[Any], Any]) -> list[Any]:
     """Return what each cell is parsed to, alone; equal texts are parsed once."""
     if set(map(type, cells)) <= {str, type(None)}:
         parsed = {cell: parse(cell) for cell in set(cells)}
@@ -250,7 +250,7 @@ def _plain(cell: Any) -> str | bool | int | float | None:
     if isinstance(cell, bool | int | float | str):
         return None if cell != cell else cell  # NaN
     if isinstance(cell, bytes):
-        return decoded(cell)
+        return decode(cell)
     if is_missing(cell):
         return None
     if isinstance(cell, datetime | date | time):
@@ -290,7 +290,7 @@ def _text(cell: str) -> str | None:
     return cell if moment is None else _of_moment(*moment.groups())
 
 
-def each_number(cells: list[Any]) -> list[float]:
+def parse_numbers(cells: list[Any]) -> list[float]:
     """Return `number` of each cell, each alone; fast where they are texts, most of which are plain numbers.
 
     >>> each_number(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
@@ -336,8 +336,8 @@ def _of_moment(day: str, clock: str, seconds: str | None, fraction: str | None, 
     fraction = (fraction or "").rstrip("0")
     if zone not in (None, "Z"):
         try:
-            moved = datetime.fromisoformat(f"{day}T{clock}:{seconds or '00'}{zone}").astimezone(UTC)
-            day, clock, seconds = f"{moved:%Y-%m-%d}", f"{moved:%H:%M}", f"{moved:%S}"
+            utc = datetime.fromisoformat(f"{day}T{clock}:{seconds or '00'}{zone}").astimezone(UTC)
+            day, clock, seconds = f"{utc:%Y-%m-%d}", f"{utc:%H:%M}", f"{utc:%S}"
             zone = "Z"
         except (ValueError, OverflowError):  # no such day, or at the end of Python's years: the text stays
             pass

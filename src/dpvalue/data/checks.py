@@ -42,10 +42,10 @@ def require_other_file(private: Iterable[str | Path], public: str | Path) -> Non
             raise DpvalueError(f"the public file must differ from the private file {path}: {_ADVICE}")
 
 
-def is_same_file(one: Path, other: Path) -> bool:
+def is_same_file(path: Path, other: Path) -> bool:
     """Return whether two paths lead to one file."""
     try:
-        return one.resolve() == other.resolve() or one.samefile(other)
+        return path.resolve() == other.resolve() or path.samefile(other)
     except (OSError, RuntimeError, ValueError):  # one is not there, goes round in links, or is no path
         return False
 
@@ -67,17 +67,17 @@ def _listed(parts: list[Any]) -> set[int]:
     return {id(row) for part in lists for row in part if isinstance(row, list | dict | np.ndarray | Tensor)}
 
 
-def _shares_dataset(one: Any, other: Any) -> bool:
+def _shares_dataset(dataset: Any, other: Any) -> bool:
     """Whether two torch Datasets are of one, and have an item in common."""
-    if not isinstance(one, Dataset) or not isinstance(other, Dataset):
+    if not isinstance(dataset, Dataset) or not isinstance(other, Dataset):
         return False
-    (base, items), (other_base, other_items) = _opened(one), _opened(other)
+    (base, items), (other_base, other_items) = _base_dataset(dataset), _base_dataset(other)
     if base is not other_base:
         return False
     return items is None or other_items is None or bool(np.intersect1d(items, other_items).size)
 
 
-def _opened(dataset: Any) -> tuple[Any, Array | None]:
+def _base_dataset(dataset: Any) -> tuple[Any, Array | None]:
     """The dataset that a subset, or a subset of a subset, is of, and its items there; None for all."""
     items: Array | None = None
     while isinstance(dataset, Subset):
@@ -136,14 +136,14 @@ def _share_memory(ours: list[Array | Tensor], theirs: list[Array | Tensor]) -> b
         for place, array in enumerate(arrays)
         if _span(array)[0] < _span(array)[1]
     )
-    open_: tuple[list[tuple[int, int]], ...] = ([], [])
+    open_spans: tuple[list[tuple[int, int]], ...] = ([], [])
     for low, high, side, place in spans:
-        other = open_[1 - side]
+        other = open_spans[1 - side]
         other[:] = [(end, index) for end, index in other if end > low]
         mine = (ours, theirs)[side][place]
         if any(_meet(mine, (ours, theirs)[1 - side][index]) for _, index in other):
             return True
-        open_[side].append((high, place))
+        open_spans[side].append((high, place))
     return False
 
 
@@ -157,11 +157,11 @@ def _span(array: Array | Tensor) -> tuple[int, int]:
     return array.data_ptr(), array.data_ptr() + (last + 1) * array.element_size()
 
 
-def _meet(one: Array | Tensor, other: Array | Tensor) -> bool:
+def _meet(array: Array | Tensor, other: Array | Tensor) -> bool:
     """Whether two arrays whose ranges overlap share a byte; of tensors on another device, the ranges decide."""
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.shares_memory(one, other)
-    return isinstance(one, Tensor) and isinstance(other, Tensor) and one.device == other.device
+    if isinstance(array, np.ndarray) and isinstance(other, np.ndarray):
+        return np.shares_memory(array, other)
+    return isinstance(array, Tensor) and isinstance(other, Tensor) and array.device == other.device
 
 
 @dataclass(frozen=True)
@@ -199,7 +199,7 @@ def _column(raw: Any, row: int, encoding: Encoding) -> str:
     """The first column of a row that is not a finite number where the public set has numbers."""
     if is_frame(raw):
         table = as_columns(raw).take([row])
-        numeric = encoding.fitted.numeric if encoding.fitted else dict.fromkeys(table.columns, True)
+        numeric = encoding.row_form.numeric if encoding.row_form else dict.fromkeys(table.columns, True)
         if hasattr(encoding.preprocess, "unreadable"):
             names = [name for name, cells in encoding.preprocess.unreadable(table).items() if cells.any()]
         else:
@@ -222,7 +222,7 @@ def _single(numbers: Array) -> Array:
 def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
     """Return the rows whose label is missing, or none of the public set's."""
     labels = encoding.labels(raw, "parties' labels")
-    missing = label_column(raw, "parties' labels").lacking()
+    missing = label_column(raw, "parties' labels").missing_cells()
     bad = labels < 0 if encoding.task == CLASSIFICATION else ~np.isfinite(_single(labels))
     other = "not among the classes of the public set" if encoding.task == CLASSIFICATION else "not a finite number"
     return [Problem(int(row), "label", "missing" if missing[row] else other) for row in np.flatnonzero(bad)]

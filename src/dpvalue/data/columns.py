@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpvalue.arrays import Array, Bools, Floats
-from dpvalue.data.cells import each, each_number, identity, is_infinite, is_missing, number, party_name, text, word
+from dpvalue.data.cells import (
+    identity,
+    is_infinite,
+    is_missing,
+    number,
+    parse_cells,
+    parse_numbers,
+    party_name,
+    text,
+    word,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -46,7 +56,7 @@ class Column:
     def numbers(self) -> Floats:
         """Return the cells as numbers: NaN for a missing cell, infinity for one that is not a number."""
         if isinstance(self.cells, list):
-            return np.array(each_number(self.cells), dtype=np.float64)
+            return np.array(parse_numbers(self.cells), dtype=np.float64)
         with np.errstate(all="ignore"):  # nothing may be said of a private cell
             numbers = self.cells.astype(np.float64)
         numbers[np.isinf(numbers)] = np.inf
@@ -56,15 +66,15 @@ class Column:
 
     def texts(self) -> Array:
         """Return the canonical texts of the cells (objects); None where one is missing."""
-        return self._mapped(text)
+        return self._parse(text)
 
     def identities(self) -> Array:
         """Return the cells as ids (objects); None where there is none."""
-        return self._mapped(identity)
+        return self._parse(identity)
 
     def party_names(self) -> Array:
         """Return the cells as names of parties (objects); None where there is none."""
-        return self._mapped(party_name)
+        return self._parse(party_name)
 
     def words(self) -> Array:
         """Return the cells as a transformer gets them (objects): texts as they are, others in canonical form."""
@@ -72,18 +82,18 @@ class Column:
             return self.texts()
         return _objects([word(cell) for cell in self.cells])
 
-    def lacking(self) -> Bools:
+    def missing_cells(self) -> Bools:
         """Return which cells are missing."""
         if isinstance(self.cells, list):
-            return np.array(each(self.cells, is_missing), dtype=bool)
+            return np.array(parse_cells(self.cells, is_missing), dtype=bool)
         missing = np.isnan(self.cells) if self.cells.dtype.kind == "f" else np.zeros(len(self.cells), dtype=bool)
         return missing if self.missing is None else missing | self.missing
 
-    def _mapped(self, parse: Callable[[Any], str | None]) -> Array:
+    def _parse(self, parse: Callable[[Any], str | None]) -> Array:
         if isinstance(self.cells, list):
-            return _objects(each(self.cells, parse))
-        different, place = np.unique(self.cells, return_inverse=True)
-        parsed = _objects([parse(cell) for cell in different])[place.reshape(-1)]
+            return _objects(parse_cells(self.cells, parse))
+        distinct, place = np.unique(self.cells, return_inverse=True)
+        parsed = _objects([parse(cell) for cell in distinct])[place.reshape(-1)]
         if self.missing is not None:
             parsed[self.missing] = None
         return parsed
@@ -155,24 +165,26 @@ class Columns:
 
 def _is_numeric(column: Column) -> bool:
     if isinstance(column.cells, list):
-        return not column.is_text and all(each(column.cells, lambda cell: number(cell) != inf or is_infinite(cell)))
+        return not column.is_text and all(
+            parse_cells(column.cells, lambda cell: number(cell) != inf or is_infinite(cell))
+        )
     return True
 
 
-def joined(parts: Sequence[Columns]) -> Columns:
+def concatenate(parts: Sequence[Columns]) -> Columns:
     """Return the rows of several public tables, one table after the other."""
-    return Columns({name: _joined([part[name] for part in parts]) for name in parts[0].columns})
+    return Columns({name: _concatenate_cells([part[name] for part in parts]) for name in parts[0].columns})
 
 
-def _joined(parts: list[Column]) -> Column:
-    cells = [cell for part in parts for cell in _listed(part)]
+def _concatenate_cells(parts: list[Column]) -> Column:
+    cells = [cell for part in parts for cell in _as_list(part)]
     return Column(cells, None, parts[0].is_text)
 
 
-def _listed(column: Column) -> list[Any]:
+def _as_list(column: Column) -> list[Any]:
     cells = list(column.cells)
     if column.missing is not None:
-        cells = [None if gone else cell for cell, gone in zip(cells, column.missing, strict=True)]
+        cells = [None if absent else cell for cell, absent in zip(cells, column.missing, strict=True)]
     return cells
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dpvalue.arrays import Array, Bools
-from dpvalue.data.cells import LONGEST_CELL, MOST_BYTES, decoded
+from dpvalue.data.cells import LONGEST_CELL, MOST_BYTES, decode
 from dpvalue.data.columns import Column, Columns
 from dpvalue.errors import DpvalueError
 
@@ -36,9 +36,9 @@ def as_columns(data: Any) -> Columns:
 
 
 def _require_different(names: list[str]) -> None:
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise DpvalueError(f"a frame must not have several columns named {twice[0]!r}")
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise DpvalueError(f"a frame must not have several columns named {duplicates[0]!r}")
 
 
 def of_pandas(series: Any) -> Column:
@@ -83,12 +83,12 @@ def of_polars(series: Any) -> Column:
         raw = series.cast(polars.Binary)
         if (raw.bin.size().max() or 0) > MOST_BYTES:
             raw = raw.bin.slice(0, MOST_BYTES + 1)
-        return of_cells(_decoded(raw.to_list()) if series.dtype == polars.String else raw.to_list())
+        return of_cells(_decode_cells(raw.to_list()) if series.dtype == polars.String else raw.to_list())
     return of_cells(series.to_list())
 
 
-def _decoded(cells: list[bytes | None]) -> list[str | None]:
-    return [None if cell is None else decoded(cell) for cell in cells]
+def _decode_cells(cells: list[bytes | None]) -> list[str | None]:
+    return [None if cell is None else decode(cell) for cell in cells]
 
 
 def _moments(series: Any) -> Column:
@@ -100,14 +100,16 @@ def _moments(series: Any) -> Column:
     unit = "D" if kind == "Date" else str(series.dtype.time_unit)
     zone = "Z" if kind != "Date" and series.dtype.time_zone else ""
     texts = whole.astype(np.int64).astype(f"datetime64[{unit}]").astype(str)
-    return of_cells([None if gone else f"{moment}{zone}" for moment, gone in zip(texts.tolist(), missing, strict=True)])
+    return of_cells(
+        [None if absent else f"{moment}{zone}" for moment, absent in zip(texts.tolist(), missing, strict=True)]
+    )
 
 
 def of_arrow(column: Any) -> Column:
     """Return a column of an Arrow table, or of a Parquet file."""
     from pyarrow import types
 
-    column = _stored(column)
+    column = _storage(column)
     kind = column.type
     if types.is_integer(kind) or (types.is_floating(kind) and not types.is_float16(kind)):
         missing = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
@@ -121,7 +123,7 @@ def of_arrow(column: Any) -> Column:
     return of_cells(_cells(column))
 
 
-def _stored(column: Any) -> Any:
+def _storage(column: Any) -> Any:
     """A column of an extension type as it is stored; but a UUID, and what is true or false, as the type means it."""
     from pyarrow import BaseExtensionType, chunked_array
 
@@ -168,7 +170,7 @@ def _cells(column: Any) -> list[Any]:
     raw = column.cast("binary" if str(column.type) in ("string", "binary") else "large_binary")
     if (compute.max(compute.binary_length(raw)).as_py() or 0) > MOST_BYTES:
         raw = compute.binary_slice(raw, 0, MOST_BYTES + 1)
-    return _decoded(raw.to_pylist()) if is_text else list(raw.to_pylist())
+    return _decode_cells(raw.to_pylist()) if is_text else list(raw.to_pylist())
 
 
 def _is_text(kind: Any) -> bool:
@@ -194,22 +196,22 @@ def of_array(array: Array) -> Column:
                 array = array.astype(np.float64)
         return Column(array)
     if kind in "US":
-        array = narrowed(array)
+        array = truncate(array)
     if kind == "U":
-        array = _without_impossible(array)
+        array = _replace_invalid(array)
     if kind == "M" and np.datetime_data(array.dtype)[0] == "generic":  # a number of no unit is no time
-        return of_cells([None if gone else () for gone in np.isnat(array).tolist()])
+        return of_cells([None if absent else () for absent in np.isnat(array).tolist()])
     return of_cells(list(array) if kind == "M" else array.tolist())
 
 
 def _of_masked(array: Any) -> Column:
     column, hidden = of_array(array.data), np.ma.getmaskarray(array)
     if isinstance(column.cells, list):
-        return of_cells([None if gone else cell for cell, gone in zip(column.cells, hidden, strict=True)])
+        return of_cells([None if absent else cell for cell, absent in zip(column.cells, hidden, strict=True)])
     return Column(column.cells, hidden)
 
 
-def narrowed(array: Array) -> Array:
+def truncate(array: Array) -> Array:
     """Return texts (or bytes) with room for no more than a cell that is too long.
 
     In an array each text takes as much room as the longest of them.
@@ -219,14 +221,14 @@ def narrowed(array: Array) -> Array:
     if width <= most + 1:
         return array
     letters = np.ascontiguousarray(array).view(letter).reshape(*array.shape, width)
-    kept = letters[..., : most + 1].copy()
+    shortened = letters[..., : most + 1].copy()
     mark = letter.type(ord("x"))  # where a text goes on: it must not end here
     mark = mark.byteswap() if array.dtype.byteorder == ">" else mark
-    kept[..., most] = np.where((letters[..., most:] != 0).any(axis=-1), mark, 0)
-    return kept.view(np.dtype(f"{array.dtype.byteorder}{array.dtype.kind}{most + 1}")).reshape(array.shape)
+    shortened[..., most] = np.where((letters[..., most:] != 0).any(axis=-1), mark, 0)
+    return shortened.view(np.dtype(f"{array.dtype.byteorder}{array.dtype.kind}{most + 1}")).reshape(array.shape)
 
 
-def _without_impossible(array: Array) -> Array:
+def _replace_invalid(array: Array) -> Array:
     """Texts in which no letter is beyond Unicode: NumPy stores any number, and Python raises for all of them."""
     width = array.dtype.itemsize // 4
     if not width or not len(array):
@@ -235,10 +237,10 @@ def _without_impossible(array: Array) -> Array:
     if array.dtype.byteorder == ">":
         letters = letters.byteswap()
     bad = np.asarray((letters > 0x10FFFF).any(axis=1))
-    return _replaced(array, bad) if bad.any() else array
+    return _replace_rows(array, bad) if bad.any() else array
 
 
-def _replaced(array: Array, bad: Bools) -> Array:
+def _replace_rows(array: Array, bad: Bools) -> Array:
     texts = np.empty(len(array), dtype=object)
     texts[~bad] = array[~bad].tolist()
     texts[bad] = "\ufffd"

@@ -27,12 +27,12 @@ from dpvalue.data.raw import (
     row_numbers,
     take_rows,
 )
-from dpvalue.data.schema import PREPROCESSORS, RowForm, Schema, fitted_to, schema_named
+from dpvalue.data.schema import PREPROCESSORS, RowForm, Schema, find_row_form, make_schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, REGRESSION
-from dpvalue.stored import COUNT, FLAG, SCHEMA, TEXT, each, fields, maybe, must_be, one_of
+from dpvalue.stored import COUNT, FLAG, SCHEMA, TEXT, choice_of, fields, list_of, must_be, optional
 
-_TRIED = 16
+_SAMPLE = 16
 
 _BLOCK = 64
 
@@ -44,7 +44,7 @@ class EncodedRows:
     """Rows that a fitted transformer encoded as they were read from a file: no cell of it is kept."""
 
     numbers: Array
-    by: Any
+    transformer: Any
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -64,7 +64,7 @@ class Encoding:
     columns: tuple[str, ...] | None = None
     preprocessed: bool = False
     preprocess: Any = None
-    fitted: RowForm | None = None
+    row_form: RowForm | None = None
 
     @property
     def schema(self) -> list[dict[str, Any]] | None:
@@ -81,7 +81,7 @@ class Encoding:
         """The number of outputs of a model: classes, or 1."""
         return len(self.classes) if self.task == CLASSIFICATION else 1
 
-    def features(self, raw: Any, argument: str, placed: bool = True, kept: Any = np.float64) -> Array:
+    def features(self, raw: Any, argument: str, positions_public: bool = True, dtype: Any = np.float64) -> Array:
         """Return raw features as numbers (rows, *shape); `argument` names them in errors.
 
         Rows of a Dataset are asked for and encoded in pieces, and their numbers are `kept` as floats of this kind.
@@ -91,11 +91,11 @@ class Encoding:
         number of rows and a row's place among them, unless `placed` is False: then every row is transformed alone.
         """
         if isinstance(raw, EncodedRows):
-            if raw.by.to_json() != self.schema:
+            if raw.transformer.to_json() != self.schema:
                 raise DpvalueError(f"{argument} must be encoded with this public set, got rows encoded with another")
             return raw.numbers
         if isinstance(raw, DatasetRows):
-            return self._in_pieces(raw, argument, placed, kept)
+            return self._encode_in_pieces(raw, argument, positions_public, dtype)
         columns = column_names(raw)
         if columns is not None and self.columns is not None and columns != self.columns:
             raise DpvalueError(f"{argument} must have the columns of the public set, {self.columns}; got {columns}")
@@ -104,22 +104,24 @@ class Encoding:
                 f"{argument} needs the transformer that the run used, which a saved file cannot hold: "
                 "pass the fitted one (fit it to the public features of the run) to load(path, preprocess=...)"
             )
-        numbers = self._alone(raw) if self.preprocess is None else self._transformed(raw, argument, placed)
+        numbers = (
+            self._encode_plain(raw) if self.preprocess is None else self._transform(raw, argument, positions_public)
+        )
         if numbers.shape[1:] != self.shape:
             raise DpvalueError(f"{argument} must have rows of shape {self.shape}, got {numbers.shape[1:]}")
         return numbers
 
-    def _in_pieces(self, raw: DatasetRows, argument: str, placed: bool, kept: Any) -> Array:
+    def _encode_in_pieces(self, raw: DatasetRows, argument: str, positions_public: bool, dtype: Any) -> Array:
         """Rows of a Dataset as numbers: no more of them at once than a piece, beside the numbers."""
-        encoded = np.empty((len(raw), *self.shape), dtype=kept)
-        done = 0
+        encoded = np.empty((len(raw), *self.shape), dtype=dtype)
+        first = 0
         for piece in raw.pieces(_PIECE):
             with np.errstate(all="ignore"):  # nothing may be said of a private cell
-                encoded[done : done + len(piece)] = self.features(piece, argument, placed)
-            done += len(piece)
+                encoded[first : first + len(piece)] = self.features(piece, argument, positions_public)
+            first += len(piece)
         return encoded
 
-    def _alone(self, raw: Any) -> Array:
+    def _encode_plain(self, raw: Any) -> Array:
         """Rows as numbers without a transformer."""
         if is_frame(raw):
             table = as_columns(raw)
@@ -137,7 +139,7 @@ class Encoding:
     def _with_channel(self, numbers: Array) -> Array:
         return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
 
-    def _transformed(self, raw: Any, argument: str, placed: bool) -> Array:
+    def _transform(self, raw: Any, argument: str, positions_public: bool) -> Array:
         """Apply the transformer. Its warnings and errors reach nobody, as they may quote private rows.
 
         Rows go in blocks of a fixed size, in which a row that it rejects is replaced by a public one: neither the
@@ -148,33 +150,36 @@ class Encoding:
             if not is_frame(raw):
                 raise DpvalueError(f"{argument} must be a frame with the columns of the public set")
             return as_numbers(self.preprocess.transform(as_columns(raw)), argument)
-        if self.fitted is None:  # a loaded file's: its rows are public, and may raise
+        if self.row_form is None:  # a loaded file's: its rows are public, and may raise
             table = as_columns(raw).to_pandas(as_columns(raw).is_numeric()) if is_frame(raw) else raw
             return self._with_channel(as_numbers(self.preprocess.transform(table), argument))
-        rows, bad = self.fitted.rows(raw, argument)
-        size = _BLOCK if placed and self.fitted.kind != "objects" else 1
+        rows, bad = self.row_form.rows(raw, argument)
+        size = _BLOCK if positions_public and self.row_form.kind != "objects" else 1
         encoded = np.full((count, *self.shape), np.nan)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for first in range(0, count, size):
                 block = np.arange(first, min(first + size, count))
-                encoded[block] = self._block(take_rows(rows, block), bad[block])
+                encoded[block] = self._transform_block(take_rows(rows, block), bad[block])
         return encoded
 
-    def _block(self, rows: Any, bad: Bools) -> Array:
+    def _transform_block(self, rows: Any, bad: Bools) -> Array:
         """What the transformer makes of these rows; NaN for those that are bad, or that it rejects."""
-        assert self.fitted is not None
+        assert self.row_form is not None
         nothing = np.full((1, *self.shape), np.nan)
-        encoded = self._try(self.fitted.filled(rows, bad), len(bad))
+        encoded = self._try_transform(self.row_form.fill_bad(rows, bad), len(bad))
         if encoded is None:
-            alone = [self._try(self.fitted.filled(take_rows(rows, [at]), bad[[at]]), 1) for at in range(len(bad))]
+            alone = [
+                self._try_transform(self.row_form.fill_bad(take_rows(rows, [at]), bad[[at]]), 1)
+                for at in range(len(bad))
+            ]
             bad = bad | np.array([row is None for row in alone])
-            encoded = self._try(self.fitted.filled(rows, bad), len(bad))
+            encoded = self._try_transform(self.row_form.fill_bad(rows, bad), len(bad))
             if encoded is None:  # it accepts each of them alone, but not all together
                 encoded = np.concatenate([nothing if row is None else row for row in alone])
         return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, encoded)
 
-    def _try(self, rows: Any, count: int) -> Array | None:
+    def _try_transform(self, rows: Any, count: int) -> Array | None:
         """What the transformer makes of rows; None if it rejects them, or returns another shape."""
         try:
             encoded = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
@@ -213,11 +218,11 @@ def fit_encoding(
     y = label_column(labels, "utility labels")
     if isinstance(preprocess, str):
         preprocess = _by_columns(preprocess, features)
-    fitted, transformer = None, None
+    row_form, transformer = None, None
     rows: Any = features
     if preprocess is not None:
-        fitted = fitted_to(features, is_schema=isinstance(preprocess, Schema))
-        rows = fitted.public
+        row_form = find_row_form(features, is_schema=isinstance(preprocess, Schema))
+        rows = row_form.public
         transformer = _fit_row_wise(preprocess, rows)
     elif is_frame(features):
         rows = _numeric_frame(as_columns(features))
@@ -225,24 +230,24 @@ def fit_encoding(
     if numbers.ndim < 2:
         raise DpvalueError(f"utility features must have shape (rows, features), got {numbers.shape}")
     shape = (1, *numbers.shape[1:]) if images and numbers.ndim == 3 else numbers.shape[1:]
-    known: tuple[Any, ...] = ()
+    class_names: tuple[Any, ...] = ()
     if task == CLASSIFICATION:
-        known = _classes(y, classes)
+        class_names = _classes(y, classes)
     elif classes is not None:
         raise DpvalueError("classes must not be given for regression: its labels are numbers")
-    return Encoding(task, known, shape, column_names(features), transformer is not None, transformer, fitted)
+    return Encoding(task, class_names, shape, column_names(features), transformer is not None, transformer, row_form)
 
 
-def _classes(y: Column, named: Any) -> tuple[Any, ...]:
+def _classes(y: Column, names: Any) -> tuple[Any, ...]:
     """The classes that are given, or else those that the public labels show."""
-    if named is None:
+    if names is None:
         try:
-            shown = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
+            labels = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
         except TypeError:
             raise DpvalueError("utility labels must be of one type, got a mixture") from None
-        classes = tuple(shown.tolist() if isinstance(shown, np.ndarray) else shown)
+        classes = tuple(labels.tolist() if isinstance(labels, np.ndarray) else labels)
     else:
-        classes = tuple(named)
+        classes = tuple(names)
         unknown = sorted({str(label) for label in y.texts()} - set(index_of(classes)))
         if unknown:
             raise DpvalueError(f"classes must hold all labels of the public set; {unknown[0]!r} is missing")
@@ -268,7 +273,7 @@ def _by_columns(preprocess: str, features: Any) -> Any:
         raise DpvalueError(f"preprocess must be {names}, a scikit-learn transformer or None; got {preprocess!r}")
     if not is_frame(features):
         raise DpvalueError(f"preprocess={preprocess!r} is for frames, got utility features without columns")
-    return schema_named(preprocess)
+    return make_schema(preprocess)
 
 
 def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
@@ -284,10 +289,10 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
 
     fitted = clone(preprocess).fit(rows)
     count = row_count(rows, "utility features")
-    tried = np.linspace(0, count - 1, min(_TRIED, count)).astype(int)
-    together = as_numbers(fitted.transform(take_rows(rows, tried)), "utility features")
-    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in tried]
-    same_shape = all(numbers.shape == together[:1].shape for numbers in alone) and len(together) == len(tried)
+    sample = np.linspace(0, count - 1, min(_SAMPLE, count)).astype(int)
+    together = as_numbers(fitted.transform(take_rows(rows, sample)), "utility features")
+    alone = [as_numbers(fitted.transform(take_rows(rows, [row])), "utility features") for row in sample]
+    same_shape = all(numbers.shape == together[:1].shape for numbers in alone) and len(together) == len(sample)
     if not same_shape or not np.allclose(np.concatenate(alone), together, equal_nan=True):
         raise DpvalueError(
             "preprocess must transform each row on its own: its output for a row depends on the other rows, "
@@ -301,12 +306,12 @@ _FIELDS = ("task", "classes", "shape", "columns", "preprocessed", "schema")
 _MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
 
 _CHECK = fields(
-    task=one_of((CLASSIFICATION, REGRESSION)),
-    classes=each(must_be("a label", lambda label: isinstance(label, str | int | float))),
-    shape=each(COUNT, least=1),
-    columns=maybe(each(TEXT)),
+    task=choice_of((CLASSIFICATION, REGRESSION)),
+    classes=list_of(must_be("a label", lambda label: isinstance(label, str | int | float))),
+    shape=list_of(COUNT, least=1),
+    columns=optional(list_of(TEXT)),
     preprocessed=FLAG,
-    schema=maybe(SCHEMA),
+    schema=optional(SCHEMA),
 )
 
 

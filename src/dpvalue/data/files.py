@@ -91,16 +91,16 @@ def open_private(path: Path) -> Iterator[PrivateFile]:
     kind = _kind(path)
     if kind == "parquet":
         table = open_parquet(path)
-        names = _sound_header(path, table.names)
+        names = _check_header(path, table.names)
         yield PrivateFile(names, lambda: table.rows, partial(_parquet_blocks, table))
     elif kind == "npz":
         with open_npz(path) as arrays:
-            names = _sound_header(path, tuple(arrays.places))
+            names = _check_header(path, tuple(arrays.places))
             yield PrivateFile(names, lambda: arrays.rows, partial(_npz_blocks, arrays))
     else:
-        with _opened(path) as binary:
+        with _open_text(path) as binary:
             layout = _layout(path, binary)
-            names = _sound_header(path, layout.names)
+            names = _check_header(path, layout.names)
             yield PrivateFile(names, partial(count_lines, binary), partial(_text_blocks, binary, layout))
 
 
@@ -121,16 +121,16 @@ def read_public(path: Path) -> Columns:
     kind = _kind(path)
     if kind == "parquet":
         file = open_parquet(path)
-        _sound_header(path, file.names)
+        _check_header(path, file.names)
         table = file.whole()
     elif kind == "npz":
         with open_npz(path) as arrays:
-            names = _sound_header(path, tuple(arrays.places))
+            names = _check_header(path, tuple(arrays.places))
             require_records(path, Peek(names, arrays.rows))
             (table,) = arrays.blocks(names, arrays.rows)
     else:
         table = _public_csv(path)
-    require_records(path, Peek(_sound_header(path, table.columns), len(table)))
+    require_records(path, Peek(_check_header(path, table.columns), len(table)))
     return table
 
 
@@ -178,13 +178,13 @@ def _kind(path: Path) -> str:
     return "csv"
 
 
-def _sound_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
+def _check_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
     """The names of the columns; raises unless each has one of its own."""
     if not columns:
         raise DpvalueError(f"{path} is empty")
-    twice = [name for name, count in Counter(columns).items() if count > 1]
-    if twice:  # by their places: in a file without a header these would be cells
-        places = [str(at) for at, name in enumerate(columns, start=1) if name == twice[0]]
+    duplicates = [name for name, count in Counter(columns).items() if count > 1]
+    if duplicates:  # by their places: in a file without a header these would be cells
+        places = [str(at) for at, name in enumerate(columns, start=1) if name == duplicates[0]]
         raise DpvalueError(f"{path} has several columns of the same name: columns {' and '.join(places)}")
     if any(not name.strip() for name in columns):
         raise DpvalueError(f"{path} has a column without a name")
@@ -199,7 +199,7 @@ def require_records(path: Path, peek: Peek) -> Peek:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[IO[bytes]]:
+def _open_text(path: Path) -> Iterator[IO[bytes]]:
     opener: Any = {".gz": gzip.open, ".zst": _zstd}.get(path.suffix, open)
     try:
         with opener(path, "rb") as binary:
@@ -210,7 +210,7 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
         raise DpvalueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-class _Decompressed(io.RawIOBase):
+class _ZstdReader(io.RawIOBase):
     """What a zstd file holds, frame after frame; EOFError for one that is cut or damaged."""
 
     def __init__(self, path: Path) -> None:
@@ -218,7 +218,7 @@ class _Decompressed(io.RawIOBase):
 
         self._start, self._error = ZstdDecompressor().decompressobj, ZstdError
         self._file, self._frame = path.open("rb"), self._start()
-        self._coming, self._left = b"", memoryview(b"")
+        self._compressed, self._decompressed = b"", memoryview(b"")
 
     def readable(self) -> bool:
         """Return True."""
@@ -226,22 +226,22 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer, as far as the next piece goes; return how far: 0 at the end."""
-        while not self._left:
+        while not self._decompressed:
             if self._frame.eof:
-                self._coming = self._frame.unused_data or self._file.read(_PIECE)
-                if not self._coming:
+                self._compressed = self._frame.unused_data or self._file.read(_PIECE)
+                if not self._compressed:
                     return 0
                 self._frame = self._start()
             else:
-                self._coming = self._file.read(_PIECE)
+                self._compressed = self._file.read(_PIECE)
             try:
-                self._left = memoryview(self._frame.decompress(self._coming))  # of which a slice is no copy
+                self._decompressed = memoryview(self._frame.decompress(self._compressed))  # of which a slice is no copy
             except self._error:
                 raise EOFError from None
-            if not self._coming and not self._frame.eof:
+            if not self._compressed and not self._frame.eof:
                 raise EOFError
-        count = min(len(buffer), len(self._left))
-        buffer[:count], self._left = self._left[:count], self._left[count:]
+        count = min(len(buffer), len(self._decompressed))
+        buffer[:count], self._decompressed = self._decompressed[:count], self._decompressed[count:]
         return count
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class _Decompressed(io.RawIOBase):
 
 def _zstd(path: Path, mode: str) -> IO[bytes]:
     try:
-        return io.BufferedReader(_Decompressed(path))
+        return io.BufferedReader(_ZstdReader(path))
     except ModuleNotFoundError:
         raise DpvalueError("reading zstd needs zstandard: pip install 'dpvalue[zstd]'") from None
 
@@ -271,7 +271,7 @@ def _layout(path: Path, binary: IO[bytes]) -> Layout:
 
 
 def _public_csv(path: Path) -> Columns:
-    with _opened(path) as binary:
+    with _open_text(path) as binary:
         content = binary.read()
     try:
         text = content.decode("utf-8-sig")
@@ -289,7 +289,7 @@ def _public_csv(path: Path) -> Columns:
     for number, row in enumerate(rows, start=1):
         if len(row) != len(names):
             raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
-    _sound_header(path, tuple(names))
+    _check_header(path, tuple(names))
     return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
 
 
@@ -303,7 +303,7 @@ class Piece:
 
 
 def read_encoded(
-    path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = (), kept: Any = np.float64
+    path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = (), dtype: Any = np.float64
 ) -> Iterator[Piece]:
     """Yield the records of a private file, each read and encoded alone, a block of them at once.
 
@@ -313,14 +313,14 @@ def read_encoded(
         target: the column of labels.
         task: "classification" or "regression".
         others: more columns to read.
-        kept: in which kind of floats the numbers are kept, beside which no cell is.
+        dtype: NumPy type of the features.
     """
     names = list(dict.fromkeys([*schema.names, target, *others]))
     for block in read_private(path, names):
         features = schema.transform(block.columns)
         features[block.bad] = np.nan
         with np.errstate(all="ignore"):  # nothing may be said of a private cell
-            numbers = features.astype(kept, copy=False)
+            numbers = features.astype(dtype, copy=False)
         yield Piece(numbers, read_labels(block.columns[target], task), block.columns)
 
 

@@ -78,9 +78,9 @@ def _first_cell(text: str, separator: str) -> str:
 
 def _last_cell(text: str, separator: str) -> str:
     """The last cell of a line, likewise; a quote at its end counts if another one follows a separator."""
-    bare = text.rsplit(separator, 1)[-1]
+    unquoted = text.rsplit(separator, 1)[-1]
     if not text.endswith('"') or len(text) < 2:
-        return bare
+        return unquoted
     at = len(text) - 2
     while at >= 0:
         if text[at] != '"':
@@ -89,8 +89,8 @@ def _last_cell(text: str, separator: str) -> str:
             at -= 2
         else:
             before = text[:at].rstrip(" ")
-            return text[at + 1 : -1].replace('""', '"') if not before or before.endswith(separator) else bare
-    return bare
+            return text[at + 1 : -1].replace('""', '"') if not before or before.endswith(separator) else unquoted
+    return unquoted
 
 
 def split_cells(line: str, separator: str) -> list[str]:
@@ -110,14 +110,14 @@ def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
     while chunk := file.read(size):
         lines = chunk.split(b"\n")
         lines[0] = rest + lines[0]
-        rest = _shortened(lines.pop())
+        rest = _shorten(lines.pop())
         if lines:
-            yield [_shortened(line) for line in lines]
+            yield [_shorten(line) for line in lines]
     if rest:
         yield [rest]
 
 
-def _shortened(line: bytes) -> bytes:
+def _shorten(line: bytes) -> bytes:
     return line if len(line) <= LONGEST_LINE and _CUT not in line else line[:_END] + _CUT + line[-_END:]
 
 

@@ -66,7 +66,7 @@ class Parties:
     party_column: str | None = None
     source: Any = field(default=None, init=False)
     """What X and y were taken out of, if anything."""
-    least: ClassVar[int] = 2
+    min_parties: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")
@@ -75,8 +75,8 @@ class Parties:
             if count != rows:
                 each = "one per row of features" if labels is self.y else "one label per row"
                 raise DpvalueError(f"{name} must be {each} ({rows}), got {count}")
-        if self.n < self.least:
-            raise DpvalueError(f"parties must number at least {self.least}, got {self.n}")
+        if self.n < self.min_parties:
+            raise DpvalueError(f"parties must number at least {self.min_parties}, got {self.n}")
 
     def __repr__(self) -> str:
         return f"Parties({self.n} parties)"
@@ -87,7 +87,7 @@ class Parties:
         if self.groups is None:
             rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
-        names, party = numbered_groups(label_column(self.groups, "groups").party_names())
+        names, party = number_groups(label_column(self.groups, "groups").party_names())
         require_names("names of parties", names)
         return names, party
 
@@ -124,7 +124,7 @@ class Parties:
         """The number of each row's person; -1 for a row without an id."""
         if self.persons is None:
             raise DpvalueError("unit='person' needs the person of each row: give Parties(..., persons=ids)")
-        return numbered_persons(label_column(self.persons, "persons").identities())
+        return number_persons(label_column(self.persons, "persons").identities())
 
     def units(self, unit: str) -> Ints:
         """The public number of protected units of each party: 1, its records, or its persons."""
@@ -156,12 +156,12 @@ class Parties:
         they stand is a function of public things (units "party" and "record").
         """
         by_person = privacy is not None and privacy.unit == "person"
-        x, y, usable = self._encoded(encoding, dtype, placed=not by_person)
+        x, y, usable = self._encode_usable(encoding, dtype, positions_public=not by_person)
         order = self._by_party()
         if privacy is None or not by_person:
             return PrivateRows.by_party(x, y, self.sizes, dtype, device, usable, order)
         order = np.arange(len(x)) if order is None else order
-        parties, pair = spread(self.party_of_row, self.person_of_row, privacy.parties_per_person)
+        parties, pair = party_person_pairs(self.party_of_row, self.person_of_row, privacy.parties_per_person)
         order = order[pair[order] >= 0]
         units = self.units("person")
         return PrivateRows.by_person(x[order], y[order], usable[order], (parties, pair[order]), units, dtype, device)
@@ -208,16 +208,18 @@ class Parties:
             problems += feature_problems(numbers, Encoding("", (), numbers.shape[1:]))
         return tuple(sorted(problems, key=lambda problem: problem.row))
 
-    def _encoded(self, encoding: Encoding, dtype: torch.dtype, placed: bool) -> tuple[Array, Array, Bools]:
+    def _encode_usable(
+        self, encoding: Encoding, dtype: torch.dtype, positions_public: bool
+    ) -> tuple[Array, Array, Bools]:
         """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
-        x = encoding.features(self.X, "parties' features", placed, floats_of(dtype))
+        x = encoding.features(self.X, "parties' features", positions_public, floats_of(dtype))
         y = encoding.labels(self.y, "parties' labels")
-        known = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
+        labelled = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
         usable = np.empty(len(x), dtype=bool)
         for here in pieces(len(x), x[:1].size):
             piece = torch.from_numpy(np.ascontiguousarray(x[here])).to(dtype)  # a finite double may not stay finite
             usable[here] = piece.flatten(1).isfinite().all(1).numpy()
-        return x, y, usable & known
+        return x, y, usable & labelled
 
     def _by_party(self) -> Ints | None:
         """The places of the rows, party after party, without those of none; None if they stand so already."""
@@ -228,15 +230,15 @@ class Parties:
         return order[party[order] >= 0]
 
 
-def numbered_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
+def number_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
     """Return the names of parties, whole numbers before texts, and the party of each row; -1 for one without any."""
-    texts = sorted({label for label in labels if label is not None}, key=_by_name)
+    texts = sorted({label for label in labels if label is not None}, key=_name_key)
     place = {label: number for number, label in enumerate(texts)}
     party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
     return tuple(map(party_label, texts)), party
 
 
-def numbered_persons(ids: Array) -> Ints:
+def number_persons(ids: Array) -> Ints:
     """Return the number of the person of each row, by canonical ids; -1 for a row of nobody."""
     place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
     return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
@@ -244,24 +246,24 @@ def numbered_persons(ids: Array) -> Ints:
 
 def person_counts(party: Ints, person: Ints, n: int) -> Ints:
     """Return the public number of persons of each of n parties: the one place that counts them."""
-    return np.bincount(spread(party, person, n)[0], minlength=n)
+    return np.bincount(party_person_pairs(party, person, n)[0], minlength=n)
 
 
-def spread(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
+def party_person_pairs(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
     """Return the party of each pair (party, person) that has rows, and the pair of each row; -1 for one of nobody.
 
     A person counts in the first `most` of its parties, by their order: other rows of it are -1, too.
     """
-    there = (party >= 0) & (person >= 0)
-    pairs, pair = np.unique(np.stack([person[there], party[there]]), axis=1, return_inverse=True)
+    has_both = (party >= 0) & (person >= 0)
+    pairs, pair = np.unique(np.stack([person[has_both], party[has_both]]), axis=1, return_inverse=True)
     first = np.searchsorted(pairs[0], pairs[0])
     counts = np.arange(pairs.shape[1]) - first < most
     pair_of_row = np.full(len(party), -1)
-    pair_of_row[there] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
+    pair_of_row[has_both] = np.where(counts, np.arange(pairs.shape[1]), -1)[pair.reshape(-1)]
     return pairs[1], pair_of_row
 
 
-def _by_name(label: str) -> tuple[bool, int, str]:
+def _name_key(label: str) -> tuple[bool, int, str]:
     name = party_label(label)
     return (False, name, "") if isinstance(name, int) else (True, 0, name)
 
@@ -282,9 +284,9 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
     source = data
     if is_frame(data):
         data = as_columns(data)
-        named = {name: column for name, column in labels.items() if isinstance(column, str)}
-        labels |= {name: take_column(data, column, name) for name, column in named.items()}
-        data = data.without(*named.values())
+        label_columns = {name: column for name, column in labels.items() if isinstance(column, str)}
+        labels |= {name: take_column(data, column, name) for name, column in label_columns.items()}
+        data = data.without(*label_columns.values())
     person_column, party_column = (column if isinstance(column, str) else None for column in (persons, groups))
     rows = features_and_labels(data, target, "parties")
     parties = Parties(*rows, **labels, person_column=person_column, party_column=party_column)
@@ -292,7 +294,7 @@ def as_parties(data: Any, target: str | None = None, groups: Any = None, persons
     return parties
 
 
-def counts_of(
+def public_counts(
     parties: Any,
     privacy: Privacy,
     records: int,
@@ -307,10 +309,10 @@ def counts_of(
     each.
     """
     if not isinstance(parties, Integral):
-        made = as_parties(parties, target, groups, persons)
+        given_parties = as_parties(parties, target, groups, persons)
         if utility is not None:
-            require_other_rows(made, utility)
-        return made.counts(privacy)
+            require_other_rows(given_parties, utility)
+        return given_parties.counts(privacy)
     require_count("parties", int(parties), least=2)
     require_count("records", records)
     sizes = np.full(int(parties), records)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Array, Bools
 from dpvalue.data.cells import number
-from dpvalue.data.columns import Column, Columns, is_frame, joined
+from dpvalue.data.columns import Column, Columns, concatenate, is_frame
 from dpvalue.data.conversions import as_column, as_columns
 from dpvalue.errors import DpvalueError
 
@@ -26,7 +26,7 @@ def take_rows(raw: Any, rows: Any) -> Any:
 def join_rows(parts: list[Any]) -> Any:
     """Return the rows of several arrays, or of several frames, one after the other; for public rows."""
     if is_frame(parts[0]):
-        return joined([as_columns(part) for part in parts])
+        return concatenate([as_columns(part) for part in parts])
     return np.concatenate([as_numbers(part, "rows") for part in parts])
 
 

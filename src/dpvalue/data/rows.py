@@ -50,15 +50,15 @@ class _Rows:
         return self.offsets.diff()
 
     @property
-    def counts(self) -> Tensor:
+    def has_counted_row(self) -> Tensor:
         """Whether a party has a row that counts (n,)."""
-        counted = torch.nn.functional.pad(self.weights.gt(0).cumsum(0), (1, 0))[self.offsets]
-        return counted.diff() > 0
+        active_up_to = torch.nn.functional.pad(self.weights.gt(0).cumsum(0), (1, 0))[self.offsets]
+        return active_up_to.diff() > 0
 
-    def places(self, who: Tensor, first: int, width: int) -> Tensor:
+    def places(self, parties: Tensor, first: int, width: int) -> Tensor:
         """Return where the rows of the parties who (b,) stand, `width` of each from its `first` on (b, width)."""
-        place = (self.offsets[who] + first).unsqueeze(-1) + torch.arange(width, device=who.device)
-        return place.masked_fill_(place >= self.offsets[1:][who].unsqueeze(-1), len(self.x) - 1)
+        place = (self.offsets[parties] + first).unsqueeze(-1) + torch.arange(width, device=parties.device)
+        return place.masked_fill_(place >= self.offsets[1:][parties].unsqueeze(-1), len(self.x) - 1)
 
     @classmethod
     def by_party(
@@ -94,12 +94,12 @@ class _Rows:
         """
         party_of_pair, pair = pairs
         share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
-        counted = np.unique(pair[usable])
-        counted = counted[np.argsort(party_of_pair[counted], kind="stable")]
-        party = party_of_pair[counted]
+        active = np.unique(pair[usable])
+        active = active[np.argsort(party_of_pair[active], kind="stable")]
+        party = party_of_pair[active]
         person = np.full(len(party_of_pair), -1)
         begins = np.concatenate([[0], np.cumsum(units)])
-        person[counted] = begins[party] + np.arange(len(counted)) - np.searchsorted(party, party)
+        person[active] = begins[party] + np.arange(len(active)) - np.searchsorted(party, party)
         order = np.flatnonzero(usable)
         order = order[np.argsort(person[pair[order]], kind="stable")]  # a person's rows keep their order
         starts = np.searchsorted(person[pair[order]], np.arange(begins[-1] + 1))
@@ -148,13 +148,13 @@ def _tensors(
     becomes zero: the weight alone does not silence a NaN.
     """
     kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
-    count, silent = len(weights), torch.from_numpy(weights == 0)
+    count, ignored = len(weights), torch.from_numpy(weights == 0)
     tensors = []
     for numbers, kind, places in zip((x, y, weights), kinds, (order, order, None), strict=True):
         tensor = torch.zeros(count + 1, *numbers.shape[1:], dtype=kind, device=device)
-        for here in pieces(count, numbers[:1].size):
-            piece = torch.tensor(numbers[here if places is None else places[here]], dtype=kind)
-            piece[silent[here]] = 0
-            tensor[here] = piece.to(device)
+        for part in pieces(count, numbers[:1].size):
+            piece = torch.tensor(numbers[part if places is None else places[part]], dtype=kind)
+            piece[ignored[part]] = 0
+            tensor[part] = piece.to(device)
         tensors.append(tensor)
     return tensors[0], tensors[1], tensors[2]

@@ -149,7 +149,7 @@ class Schema:
         return f"{numeric} numeric and {len(self.columns_) - numeric} categorical columns"
 
 
-def schema_named(name: str) -> Schema:
+def make_schema(name: str) -> Schema:
     """Return the transformer of a name, not yet fitted."""
     require_choice("preprocess", name, PREPROCESSORS)
     return Schema(PREPROCESSORS[name])
@@ -160,8 +160,8 @@ def _column(name: str, column: Column, numeric: bool, scaled: bool) -> Numeric |
         numbers = column.numbers()
         if np.isinf(numbers).any():
             raise DpvalueError(f"the column {name!r} of the public file holds infinite values")
-        known = numbers[~np.isnan(numbers)]
-        missing = float(np.median(known)) if len(known) else 0.0
+        present = numbers[~np.isnan(numbers)]
+        missing = float(np.median(present)) if len(present) else 0.0
         if not scaled:
             return Numeric(name, missing, 0.0, 1.0)
         filled = np.where(np.isnan(numbers), missing, numbers)
@@ -187,10 +187,10 @@ def infer_task(target: Column) -> str:
 
 def classes_of(target: Column) -> tuple[str, ...]:
     """Return the classes of a column of labels, as canonical texts: whole numbers in their order, then other texts."""
-    return tuple(sorted({text for text in target.texts() if text is not None}, key=_by_number))
+    return tuple(sorted({text for text in target.texts() if text is not None}, key=_number_key))
 
 
-def _by_number(text: str) -> tuple[bool, float, str]:
+def _number_key(text: str) -> tuple[bool, float, str]:
     try:
         return False, float(text), text
     except ValueError:
@@ -254,7 +254,7 @@ class RowForm:
         cells = np.asarray(rows.toarray() if is_sparse(rows) else rows)
         return Columns({name: of_array(cells[:, place]) for place, name in enumerate(self.numeric)})
 
-    def filled(self, rows: Any, bad: Bools) -> Any:
+    def fill_bad(self, rows: Any, bad: Bools) -> Any:
         """Return rows with a public one in the place of each bad one."""
         if not bad.any():
             return rows
@@ -262,21 +262,23 @@ class RowForm:
         if self.kind == "frame":
             import pandas as pd
 
-            return pd.DataFrame({name: _put(rows[name].to_numpy(), bad, other[name].iloc[0]) for name in rows.columns})
+            return pd.DataFrame(
+                {name: _replace_cells(rows[name].to_numpy(), bad, other[name].iloc[0]) for name in rows.columns}
+            )
         if is_sparse(rows):
             from scipy.sparse import vstack
 
-            return vstack([other if gone else rows[[place]] for place, gone in enumerate(bad)]).tocsr()
-        return _put(rows, bad, other[0])
+            return vstack([other if is_bad else rows[[place]] for place, is_bad in enumerate(bad)]).tocsr()
+        return _replace_cells(rows, bad, other[0])
 
 
-def _put(cells: Any, bad: Bools, other: Any) -> Any:
-    filled = cells.copy()
-    filled[bad] = other
-    return filled
+def _replace_cells(cells: Any, bad: Bools, other: Any) -> Any:
+    cells_filled = cells.copy()
+    cells_filled[bad] = other
+    return cells_filled
 
 
-def fitted_to(features: Any, is_schema: bool) -> RowForm:
+def find_row_form(features: Any, is_schema: bool) -> RowForm:
     """Return the form of a public set, and its rows in it."""
     if is_frame(features):
         table = as_columns(features)

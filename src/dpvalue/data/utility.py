@@ -68,14 +68,20 @@ class Metric:
         """Whether it is one of `METRICS`, and not a caller's own function."""
         return METRICS.get(self.name) == self
 
-    def of(self, task: str, labels: Array, given: Array) -> Metric:
+    def bind(self, task: str, labels: Array, raw_labels: Array) -> Metric:
         """Return the metric for public labels (rows,), encoded and as given; raises where it does not fit them."""
         if task not in self.tasks:
             others = ", ".join(name for name, metric in METRICS.items() if task in metric.tasks)
             raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; use one of {others}")
         if self.labels_differ and (labels == labels[0]).all():
-            raise DpvalueError(f"metric {self.name!r} needs public labels that differ, got {given[0]} in every row")
-        return replace(self, worth=replace(self.worth, labels=given)) if isinstance(self.worth, CustomMetric) else self
+            raise DpvalueError(
+                f"metric {self.name!r} needs public labels that differ, got {raw_labels[0]} in every row"
+            )
+        return (
+            replace(self, worth=replace(self.worth, labels=raw_labels))
+            if isinstance(self.worth, CustomMetric)
+            else self
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,18 +95,18 @@ class CustomMetric:
         """Return the worth of each model, NaN for one that has overflowed; raises for no finite number."""
         assert self.labels is not None
         worths = [
-            _number(self.function(model, self.labels)) if np.isfinite(model).all() else np.nan
+            _check_output(self.function(model, self.labels)) if np.isfinite(model).all() else np.nan
             for model in outputs.cpu().numpy()
         ]
         return torch.tensor(worths, dtype=torch.float64, device=outputs.device)
 
 
-def _number(found: Any) -> float:
+def _check_output(output: Any) -> float:
     """What a caller's function has returned, if it is one finite number."""
-    number = found.item() if isinstance(found, np.ndarray | Tensor) and found.shape == () else found
+    number = output.item() if isinstance(output, np.ndarray | Tensor) and output.shape == () else output
     if isinstance(number, Real) and np.isfinite(float(number)):
         return float(number)
-    what = str(number) if isinstance(number, Real) else f"{type(found).__name__} of shape {np.shape(found)}"
+    what = str(number) if isinstance(number, Real) else f"{type(output).__name__} of shape {np.shape(output)}"
     raise DpvalueError(f"metric must return one finite number, got {what}")
 
 
@@ -112,7 +118,7 @@ def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
     """Return the mean over the classes in the labels of the share of a class's rows that are found."""
     right, classes = outputs.argmax(-1) == labels, labels.unique().tolist()
-    return torch.stack([right[:, labels == one].mean(-1, dtype=torch.float64) for one in classes]).mean(0)
+    return torch.stack([right[:, labels == label].mean(-1, dtype=torch.float64) for label in classes]).mean(0)
 
 
 def auc(outputs: Tensor, labels: Tensor) -> Tensor:
@@ -124,18 +130,18 @@ def auc(outputs: Tensor, labels: Tensor) -> Tensor:
     classes = labels.unique().tolist()
     if outputs.shape[-1] == 2:  # both classes have the same area
         classes = classes[1:]
-    areas = torch.stack([_area(outputs[:, :, one], labels == one) for one in classes]).mean(0)
+    areas = torch.stack([_area(outputs[:, :, label], labels == label) for label in classes]).mean(0)
     return areas.where(outputs.isfinite().all(-1).all(-1), torch.nan)
 
 
 def _area(scores: Tensor, positive: Tensor) -> Tensor:
     """The share of pairs in order (models,), from whole numbers: to the bit, whatever is computed together."""
-    above, below = _sorted(scores[:, positive]), _sorted(scores[:, ~positive])
+    above, below = _sort_rows(scores[:, positive]), _sort_rows(scores[:, ~positive])
     twice = torch.searchsorted(below, above) + torch.searchsorted(below, above, right=True)
     return twice.sum(1).to(torch.float64) / (2 * above.shape[1] * below.shape[1])
 
 
-def _sorted(scores: Tensor) -> Tensor:
+def _sort_rows(scores: Tensor) -> Tensor:
     """Each row in order; numpy sorts on a CPU in a third of torch's time."""
     return scores.sort(dim=1).values if scores.is_cuda else torch.from_numpy(np.sort(scores.numpy(), axis=1))
 
@@ -179,21 +185,21 @@ def register_metric(metric: Metric) -> None:
     METRICS[metric.name] = metric
 
 
-def as_metric(given: str | Function) -> Metric:
+def as_metric(metric: str | Function) -> Metric:
     """Return the metric of a name or of a function of (outputs, labels)."""
-    if isinstance(given, str) and given in METRICS:
-        return METRICS[given]
-    if not callable(given):
+    if isinstance(metric, str) and metric in METRICS:
+        return METRICS[metric]
+    if not callable(metric):
         raise DpvalueError(
-            f"metric must be one of {', '.join(METRICS)}, or a callable of (outputs, labels); got {given!r}"
+            f"metric must be one of {', '.join(METRICS)}, or a callable of (outputs, labels); got {metric!r}"
         )
     try:
-        inspect.signature(given).bind(None, None)
+        inspect.signature(metric).bind(None, None)
     except TypeError:
-        raise DpvalueError(f"metric must be a callable of (outputs, labels), got {given!r}") from None
+        raise DpvalueError(f"metric must be a callable of (outputs, labels), got {metric!r}") from None
     except ValueError:  # one of C's, which tells nobody what it takes
         pass
-    return Metric("callable", "a callable of outputs and labels", BOTH, CustomMetric(given))
+    return Metric("callable", "a callable of outputs and labels", BOTH, CustomMetric(metric))
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,12 +266,12 @@ class Utility:
             refuse_rows(y < 0, "utility labels", "labels must be among the classes")
         else:
             refuse_rows(~np.isfinite(y), "utility labels", "labels must be finite")
-        given = y if encoding.task != CLASSIFICATION else np.asarray(label_column(self.y, "utility labels").cells)
+        raw_labels = y if encoding.task != CLASSIFICATION else np.asarray(label_column(self.y, "utility labels").cells)
         labels = torch.int64 if encoding.task == CLASSIFICATION else dtype
         return PublicSet(
             torch.tensor(x, dtype=dtype, device=device),
             torch.tensor(y, dtype=labels, device=device),
-            as_metric(self.metric).of(encoding.task, y, given),
+            as_metric(self.metric).bind(encoding.task, y, raw_labels),
             float(self.l2),
         )
 
@@ -279,16 +285,18 @@ class PublicSet:
     metric: Metric
     l2: float
 
-    def stand_ins(self, drawn: Ints, sizes: Ints, like: Tensor) -> PublicRows:
+    def stand_ins(self, numbers: Ints, sizes: Ints, like: Tensor) -> PublicRows:
         """Return rows by their numbers as those of stand-ins for parties: so many for each, in this order.
 
         Args:
-            drawn: the numbers of the rows, of one stand-in after the other.
+            numbers: the numbers of the rows, of one stand-in after the other.
             sizes: how many of them each has.
             like: of the type and on the device that the rows get.
         """
-        at = torch.from_numpy(drawn).to(self.x.device)
-        return PublicRows.by_party(self.x[at].cpu().numpy(), self.y[at].cpu().numpy(), sizes, like.dtype, like.device)
+        rows = torch.from_numpy(numbers).to(self.x.device)
+        return PublicRows.by_party(
+            self.x[rows].cpu().numpy(), self.y[rows].cpu().numpy(), sizes, like.dtype, like.device
+        )
 
 
 def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:

@@ -18,7 +18,7 @@ from dpvalue.display import changed_fields
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
 Item = TypeVar("Item")
-Done = TypeVar("Done")
+Output = TypeVar("Output")
 
 
 @runtime_checkable
@@ -51,11 +51,11 @@ class Engine(Protocol):
         """
         ...
 
-    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool = True) -> list[Done]:
+    def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
         """Return work(item) of each item, in order; in any threads of this process if they may `share` the work."""
         ...
 
-    def ahead(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
         """Yield work(item) of each item, in order, each called after the one before it is done; maybe ahead of time."""
         ...
 
@@ -182,7 +182,7 @@ class Local:
         return max(1, min(fits, max(least, _CACHED_NUMBERS // numbers)))
 
     def free_bytes(self) -> int | None:
-        """Return the memory that is free on the device; None where it cannot be told."""
+        """Return the free memory of the device in bytes; None if it is unknown."""
         if self.torch_device.type == "cuda":
             return torch.cuda.mem_get_info(self.torch_device)[0]
         try:
@@ -204,32 +204,32 @@ class Local:
                 "use a model with fewer parameters, fewer parties (groups=), or float32"
             )
 
-    def map(self, work: Callable[[Item], Done], items: Iterable[Item], share: bool = True) -> list[Done]:
+    def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
         """Return work(item) of each item, in order.
 
         On a CPU several are done at once, if threads may `share` what `work` uses; if not, one after the other, each by
         torch's own threads.
         """
-        todo = list(items)
-        if self.workers == 1 or (share and len(todo) < 2):
-            return [work(item) for item in todo]
+        work_items = list(items)
+        if self.workers == 1 or (share and len(work_items) < 2):
+            return [work(item) for item in work_items]
         if share:
-            return list(_pool("batches", self.workers, os.getpid()).map(work, todo))
+            return list(_pool("batches", self.workers, os.getpid()).map(work, work_items))
         with _torch_threads(self.workers):
-            return [work(item) for item in todo]
+            return [work(item) for item in work_items]
 
-    def ahead(self, work: Callable[[Item], Done], items: Iterable[Item]) -> Iterator[Done]:
+    def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
         """Yield work(item) of each item, in order; on a CPU the next one is made while the last one is used."""
         if self.workers == 1:
             yield from map(work, items)
             return
         one_by_one = _pool("ahead", 1, os.getpid())
-        pending: Future[Done] | None = None
+        pending: Future[Output] | None = None
         for item in items:
-            following = one_by_one.submit(work, item)
+            next_result = one_by_one.submit(work, item)
             if pending is not None:
                 yield pending.result()
-            pending = following
+            pending = next_result
         if pending is not None:
             yield pending.result()
 

@@ -16,7 +16,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.records import KIND, answered_of, asked_of, record_of
+from dpvalue.flower.records import KIND, question_of, record_of, reply_of
 from dpvalue.protocol.transport import FAILED, Nodes, Question, Reply, Respond, answer
 
 _POLL = 0.5  # seconds
@@ -32,24 +32,24 @@ class GridNodes:
         """Return the nodes that are connected now, in order."""
         return sorted(self._grid.get_node_ids())
 
-    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
+    def exchange(self, questions: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers; see `Nodes`."""
         end = time.monotonic() + deadline
         # One at a time: together they may be too large for a call. Who comes late finds the message gone.
         waiting = {
             name: node
-            for node, question in asked.items()
+            for node, question in questions.items()
             for name in self._grid.push_messages([Message(record_of(question), node, KIND, ttl=deadline)])
             if name
         }
-        for node in sorted(set(asked) - set(waiting.values())):
+        for node in sorted(set(questions) - set(waiting.values())):
             yield node, None
         while waiting and time.monotonic() < end:
             for reply in self._grid.pull_messages(list(waiting)):
                 # An error comes from the SuperLink, not from the node: only this tells whose it is.
                 node_of_reply = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node_of_reply is not None:
-                    yield node_of_reply, answered_of(reply)
+                    yield node_of_reply, reply_of(reply)
             if waiting:
                 time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
         for node in sorted(waiting.values()):
@@ -78,7 +78,7 @@ def refuse(message: Message, context: Context) -> Message:
     return Message(record_of(Reply(b"", FAILED)), reply_to=message)
 
 
-def simulated(parties: Sequence[Respond]) -> ClientApp:
+def simulation_app(parties: Sequence[Respond]) -> ClientApp:
     """Return parties for Flower's own simulation engine, on Ray: its n-th node answers as the n-th party.
 
     Never for parties at home, where it would be the coordinator's code that calls them. What Ray cannot send to
@@ -86,14 +86,14 @@ def simulated(parties: Sequence[Respond]) -> ClientApp:
 
         server = ServerApp()
         server.main()(lambda grid, context: function(GridNodes(grid), config))
-        run_simulation(server, simulated(parties), len(parties))
+        run_simulation(server, simulation_app(parties), len(parties))
     """
     client = ClientApp()
 
     @client.query(_ACTION)
     def respond(message: Message, context: Context) -> Message:
         party = parties[int(context.node_config["partition-id"])]
-        return Message(record_of(answer(party, asked_of(message))), reply_to=message)
+        return Message(record_of(answer(party, question_of(message))), reply_to=message)
 
     return client
 
@@ -103,5 +103,5 @@ def coordinator(name: str) -> Coordinator:
     module, _, function = name.partition(":")
     if not module or not function:
         raise DpvalueError(f"coordinator must be package.module:function, got {name!r}")
-    found: Coordinator = getattr(importlib.import_module(module), function)
-    return found
+    function_found: Coordinator = getattr(importlib.import_module(module), function)
+    return function_found

@@ -161,14 +161,14 @@ class Link:
 
 def environment(home: Path) -> dict[str, str]:
     """Return a Flower process's environment: no telemetry, update check, proxy or installing; its files in `home`."""
-    kept = {
+    inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.lower().endswith("_proxy") and not name.startswith("FLWR_")
     }
     return {
-        **kept,
-        "PATH": os.pathsep.join([str(_programs()), kept.get("PATH", os.defpath)]),
+        **inherited,
+        "PATH": os.pathsep.join([str(_programs()), inherited.get("PATH", os.defpath)]),
         "FLWR_HOME": str(home.absolute()),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -244,12 +244,12 @@ def _flwr(home: Path, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=_LIMIT, check=False)
     start = done.stdout.find("{")
     try:
-        said = json.loads(done.stdout[start:]) if start >= 0 else {}
+        output = json.loads(done.stdout[start:]) if start >= 0 else {}
     except json.JSONDecodeError:
-        said = {}
-    if done.returncode or not said.get("success"):
-        raise DpvalueError(f"flwr {' '.join(arguments)} failed: {(said or done.stdout or done.stderr)!r}")
-    return dict(said)
+        output = {}
+    if done.returncode or not output.get("success"):
+        raise DpvalueError(f"flwr {' '.join(arguments)} failed: {(output or done.stdout or done.stderr)!r}")
+    return dict(output)
 
 
 def _program(name: str) -> str:

@@ -32,7 +32,7 @@ def record_of(value: Question | Reply) -> RecordDict:
     return RecordDict({_RECORD: ConfigRecord(dict(vars(value)))})
 
 
-def asked_of(message: Message) -> Question | None:
+def question_of(message: Message) -> Question | None:
     """Return what a message asks; None where it has not the shape of a question."""
     if message.metadata.message_type != KIND:
         return None
@@ -40,7 +40,7 @@ def asked_of(message: Message) -> Question | None:
     return None if fields is None else Question(**fields)
 
 
-def answered_of(message: Message) -> Reply | None:
+def reply_of(message: Message) -> Reply | None:
     """Return what a reply says: None for an error of Flower's own, `MALFORMED` if it is not shaped like an answer."""
     if message.has_error():
         return None
@@ -78,7 +78,7 @@ class StoredTask:
 
     token: str
     message: bytes = b""
-    asked: Question | None = None
+    question: Question | None = None
     tries: int = 1
 
 
@@ -88,12 +88,12 @@ class Memory:
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
-    def keep(self, taken: StoredTask) -> None:
+    def keep(self, task: StoredTask) -> None:
         """Write a task down."""
         if self._path is None:
             return
-        asked = None if taken.asked is None else [_text(taken.asked.job), _text(taken.asked.request)]
-        content = {"token": taken.token, "message": _text(taken.message), "asked": asked, "tries": taken.tries}
+        question = None if task.question is None else [_text(task.question.job), _text(task.question.request)]
+        content = {"token": task.token, "message": _text(task.message), "asked": question, "tries": task.tries}
         write_whole(self._path, json.dumps(content).encode(), OWNER_ALONE)
 
     def recall(self) -> StoredTask | None:
@@ -105,15 +105,15 @@ class Memory:
             return None
         try:
             content = parse_json(read_text(self._path), str(self._path))
-            asked = None if content["asked"] is None else Question(*map(base64.b64decode, content["asked"]))
+            question = None if content["asked"] is None else Question(*map(base64.b64decode, content["asked"]))
             message = base64.b64decode(content["message"])
-            taken = StoredTask(str(content["token"]), message, asked, int(content["tries"]) + 1)
+            task = StoredTask(str(content["token"]), message, question, int(content["tries"]) + 1)
         except (ValueError, KeyError, TypeError, OverflowError):  # it has been damaged
             self.forget()
             return None
-        taken = replace(taken, asked=None) if taken.tries > _TRIES else taken
-        self.keep(taken)
-        return taken
+        task = replace(task, question=None) if task.tries > _TRIES else task
+        self.keep(task)
+        return task
 
     def forget(self) -> None:
         """Keep nothing: the task is done, or lost."""

@@ -51,7 +51,7 @@ from flwr.supercore.retry import RetryInvoker, exponential
 from flwr.supercore.runtime import RuntimeHttpClient
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.records import Memory, StoredTask, asked_of, record_of
+from dpvalue.flower.records import Memory, StoredTask, question_of, record_of
 from dpvalue.protocol.transport import Question, Reply
 
 Unreachable = httpx.TransportError
@@ -109,14 +109,14 @@ class _Client(RuntimeHttpClient):
             verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             verify.load_verify_locations(cadata=node.certificates.decode("ascii"))
         scheme = "http" if node.certificates is None else "https"
-        again = RetryInvoker(
+        retry = RetryInvoker(
             lambda: exponential(0.25, max_delay=5),
             (httpx.TransportError, httpx.HTTPStatusError),
             max_tries=_TRIES,
             max_time=None,
             should_giveup=_cannot_pass,
         )
-        super().__init__(f"{scheme}://{node.address}", interceptors=interceptors, retry_invoker=again)
+        super().__init__(f"{scheme}://{node.address}", interceptors=interceptors, retry_invoker=retry)
         self._client.close()
         self._client = httpx.Client(verify=verify, timeout=_LIMIT, follow_redirects=False, trust_env=False)
 
@@ -148,14 +148,14 @@ class Runtime:
             return self._task(unfinished)
         # An "AgentApp" is refused like anything of a wrong shape; left alone, it would block the SuperNode for ever.
         kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]
-        taken = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
-        if not taken.HasField("task") or not taken.token:
+        response = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
+        if not response.HasField("task") or not response.token:
             return None
-        self._memory.keep(StoredTask(taken.token))
-        return self._task(StoredTask(taken.token))
+        self._memory.keep(StoredTask(response.token))
+        return self._task(StoredTask(response.token))
 
-    def _task(self, taken: StoredTask) -> Task:
-        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(taken.token)]), self._memory, taken)
+    def _task(self, response: StoredTask) -> Task:
+        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(response.token)]), self._memory, response)
 
 
 def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
@@ -166,35 +166,35 @@ class Task:
     """One message, to be answered once."""
 
     def __init__(self, client: _Client, memory: Memory, taken: StoredTask) -> None:
-        self._client, self._memory, self._taken = client, memory, taken
-        self._begun = taken.tries > 1
+        self._client, self._memory, self._stored = client, memory, taken
+        self._has_begun = taken.tries > 1
         self._reply: Message | None = None
         self._is_sent = False
 
-    def asked(self) -> Question | None:
+    def question(self) -> Question | None:
         """Return what is asked; None where the message has not the shape of a question."""
-        if self._taken.tries > 1:  # is it still ours? Otherwise nobody needs an answer
+        if self._stored.tries > 1:  # is it still ours? Otherwise nobody needs an answer
             self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
-        if not self._taken.message:
+        if not self._stored.message:
             self._begin()
             self._pull()
-        return self._taken.asked
+        return self._stored.question
 
     def _begin(self) -> None:
         """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
         try:
             self._client.PullTaskInput(proto.PullTaskInputRequest())
         except httpx.TransportError:
-            self._begun = True  # or not; that is not known
+            self._has_begun = True  # or not; that is not known
             raise
         except httpx.HTTPStatusError:
-            if not self._begun:  # otherwise it has been told before
+            if not self._has_begun:  # otherwise it has been told before
                 raise
 
     def _pull(self) -> None:
         """Get the message, and write it down before the SuperNode forgets it."""
         bare, tree = self._message()
-        node, run = _addressed(bare)
+        node, run = _address_of(bare)
         names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
         try:
             parts = pull_objects(
@@ -202,9 +202,9 @@ class Task:
             )
         except ObjectPullError:  # parts of it never came
             parts = {}
-        asked = _asked(tree.object_id, parts)
-        self._taken = replace(self._taken, message=bare.SerializeToString(), asked=asked)
-        self._memory.keep(self._taken)
+        question = _question_from_parts(tree.object_id, parts)
+        self._stored = replace(self._stored, message=bare.SerializeToString(), question=question)
+        self._memory.keep(self._stored)
         self._client.ConfirmMessageReceived(
             ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
         )
@@ -218,14 +218,14 @@ class Task:
             time.sleep(_WAIT)
         raise LookupError("the task has no message")
 
-    def reply(self, answered: Reply) -> None:
+    def reply(self, answer: Reply) -> None:
         """Send the answer; called again after a lost connection, it sends the same message."""
-        asked = ProtoMessage.FromString(self._taken.message)
+        question = ProtoMessage.FromString(self._stored.message)
         if self._reply is None:
-            self._reply = Message(record_of(answered), reply_to=message_from_proto(asked))
+            self._reply = Message(record_of(answer), reply_to=message_from_proto(question))
             self._reply.metadata.__dict__["_message_id"] = self._reply.object_id
         if not self._is_sent:
-            self._push(self._reply, *_addressed(asked))
+            self._push(self._reply, *_address_of(question))
             self._is_sent = True
         with suppress(httpx.HTTPStatusError):  # that it has been told before
             self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
@@ -244,36 +244,36 @@ class Task:
         self._memory.forget()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def heartbeat(self) -> Iterator[None]:
         """Keep the SuperNode from giving the task up, and close the connection in the end."""
-        over = threading.Event()
-        thread = threading.Thread(target=self._beat, args=(over,), daemon=True)
+        stopped = threading.Event()
+        thread = threading.Thread(target=self._beat, args=(stopped,), daemon=True)
         thread.start()
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
             thread.join(_LIMIT)
             self._client.close()
 
-    def _beat(self, over: threading.Event) -> None:
+    def _beat(self, stopped: threading.Event) -> None:
         """Tell the SuperNode now and then that somebody works on the task."""
-        while not over.wait(_HEARTBEAT):
+        while not stopped.wait(_HEARTBEAT):
             try:
                 self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
             except Exception:  # the reply will show whether the task is still ours
                 continue
 
 
-def _addressed(message: ProtoMessage) -> tuple[ProtoNode, int]:
+def _address_of(message: ProtoMessage) -> tuple[ProtoNode, int]:
     """To which node a message was sent, in which run."""
     return ProtoNode(node_id=message.metadata.dst_node_id), message.metadata.run_id
 
 
-def _asked(name: str, parts: dict[str, bytes]) -> Question | None:
+def _question_from_parts(name: str, parts: dict[str, bytes]) -> Question | None:
     """What a message asks, from its parts."""
     try:
         message = inflate_object_from_contents(name, parts)
-        return asked_of(message) if isinstance(message, Message) else None
+        return question_of(message) if isinstance(message, Message) else None
     except Exception:  # whatever somebody made up in place of a message
         return None

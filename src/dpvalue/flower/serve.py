@@ -67,18 +67,18 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
 
 def _answer(task: Task, respond: Respond, tick: float, stop: Callable[[], bool]) -> None:
     """Answer one task at a tick; a SuperNode that no longer knows it loses the answer, not the agent."""
-    taken = time.monotonic()
-    with task.held():
+    start = time.monotonic()
+    with task.heartbeat():
         try:
-            answered = answer(respond, _insisting(task.asked, stop))
-            time.sleep(until_tick(time.monotonic() - taken, tick))
-            _insisting(lambda: task.reply(answered), stop)
+            reply = answer(respond, _retry(task.question, stop))
+            time.sleep(until_tick(time.monotonic() - start, tick))
+            _retry(lambda: task.reply(reply), stop)
         except Exception as error:
             _log.warning("a task was lost with its SuperNode or its run (%s)", type(error).__name__)
         task.forget()
 
 
-def _insisting(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
+def _retry(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
     """What a call gives, once the SuperNode can be reached; raises what that says against it."""
     for pause in chain((0.5, 1.0, 2.0, 5.0, 10.0), repeat(_LONGEST)):
         try:
@@ -90,14 +90,14 @@ def _insisting(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
     raise AssertionError  # there is no last pause
 
 
-def until_tick(passed: float, tick: float) -> float:
+def until_tick(elapsed: float, tick: float) -> float:
     """Return the seconds from now to the next tick, where `passed` seconds have passed since the first; never 0.
 
     Examples:
         >>> until_tick(0.25, 1.0), until_tick(1.0, 1.0), until_tick(2.5, 1.0)
         (0.75, 1.0, 0.5)
     """
-    return (math.floor(passed / tick) + 1) * tick - passed
+    return (math.floor(elapsed / tick) + 1) * tick - elapsed
 
 
 def _pause(seconds: float, stop: Callable[[], bool]) -> None:

@@ -38,10 +38,10 @@ class SupervisedProcess:
         again: whether it is started again; without, it runs once.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, again: bool = True) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, restart: bool = True) -> None:
         self._command = [sys.executable, "-I", __file__, str(os.getpid()), *command]
-        self._environment, self._log, self._again = dict(environment), log, again
-        self._over = threading.Event()
+        self._environment, self._log, self._restart = dict(environment), log, restart
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         # It is the thread that starts the program on whose end the program ends: one that lives as long as this.
@@ -60,7 +60,7 @@ class SupervisedProcess:
 
     def stop(self) -> None:
         """End the program; by force, if it does not end by itself."""
-        self._over.set()
+        self._stopped.set()
         with self._lock:
             process = self._process
         if process is not None:
@@ -81,20 +81,20 @@ class SupervisedProcess:
     def _keep(self) -> None:
         """Start the program, and again when it ends; later and later if it ends at once."""
         pause = 0.5
-        while not self._over.is_set():
-            begun = time.monotonic()
+        while not self._stopped.is_set():
+            start = time.monotonic()
             with self._log.open("ab") as log, self._lock:
-                if self._over.is_set():
+                if self._stopped.is_set():
                     return
                 self._process = subprocess.Popen(
                     self._command, env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
             code = self._process.wait()
-            if self._over.is_set() or not self._again:
+            if self._stopped.is_set() or not self._restart:
                 return
-            pause = 0.5 if time.monotonic() - begun > _LONGEST else min(2 * pause, _LONGEST)
+            pause = 0.5 if time.monotonic() - start > _LONGEST else min(2 * pause, _LONGEST)
             _log.warning("%s ended (%d); starting it again", self._thread.name, code)
-            self._over.wait(pause)
+            self._stopped.wait(pause)
 
 
 def main(parent: int, command: list[str]) -> None:

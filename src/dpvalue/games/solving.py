@@ -107,7 +107,7 @@ class Game(ABC):
         """
         return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
 
-    def known(self, semivalue: Semivalue) -> Estimate | None:
+    def direct_estimate(self, semivalue: Semivalue) -> Estimate | None:
         """Return the values if they are known without a walk: exactly, or with an error that is stated."""
         values = self.exact(semivalue)
         return None if values is None else exact_estimate(values, evaluations=1)
@@ -204,7 +204,7 @@ def estimate_values(
     """
     if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
         return Solution(_enumerated(game, kinds), 0, True)
-    known = {kind.name: game.known(kind) for kind in kinds}
+    known = {kind.name: game.direct_estimate(kind) for kind in kinds}
     exact = {name: estimate for name, estimate in known.items() if estimate is not None}
     others = tuple(kind for kind in kinds if kind.name not in exact)
     walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)

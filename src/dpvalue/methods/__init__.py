@@ -1,11 +1,11 @@
-"""The ways of valuing: what is asked of parties, how their answers are read, and which game values are of.
+"""Methods of valuing: what parties release, how releases are read, and which game is valued.
 
-| question | module |
+| method | modules |
 |---|---|
-| sums of steps, the paper's way | `steps.py`; games: `sums.py`, of one number a party `line.py`, of a few `few.py` |
-| minus the loss under a public model | `scores.py` |
-| what retraining would give | `refit.py`: what is asked `surrogate.py`, read `reading.py`, valued `refitting.py` |
-| which of them a run uses | `choosing.py` |
+| sums of steps (the paper) | `steps.py`; games: `sums.py`, `few.py` (one to three numbers per party) |
+| negated loss under a public model | `scores.py` |
+| retraining | `refit.py`; query: `surrogate.py`; reading: `reading.py`; game: `refitting.py` |
+| choice of the method | `choosing.py` |
 """
 
 from dpvalue.methods.base import register_method

@@ -1,10 +1,10 @@
-"""A method of valuing as an object: what is asked of parties, how answers are read, which game is valued.
+"""The interface of a method of valuing: the statistic that parties release, and the game of the releases.
 
     settings and public set -> Choice -> statistic of a unit -> release -> table -> game
 
-A `Method` is the public side of all of it, decided once: `choose` makes it, together with everything else that settings
-leave open, and the job, the table and the plan hold it. A new one is a subclass in one file, registered by
-`register_method`; its statistic is registered by `releasing.statistics.register_statistic`, for parties at home.
+A `Method` holds the public side. `choose` makes it once, together with all other settings that are open. The job, the
+table and the plan hold it. A new method is a subclass in one file, registered by `register_method`. Its statistic is
+registered by `protocol.statistics.register_statistic`, for party agents.
 """
 
 from __future__ import annotations
@@ -39,123 +39,125 @@ from dpvalue.stored import build
 
 @dataclass(frozen=True, eq=False)
 class Method(ABC):
-    """The public side of one way of valuing, decided.
+    """The public side of one method of valuing, with all choices made.
 
     Formal guarantee: a function of the public set, the settings and the parties' public sizes.
     """
 
     name: ClassVar[str]
-    words: ClassVar[str] = ""
-    """What a party released and what is valued, to complete "Each party ..."; empty for sums of steps."""
+    summary: ClassVar[str] = ""
+    """Completes the sentence "Each party ..."; empty for sums of steps."""
     game_name: ClassVar[str]
-    """What the game is called."""
-    worth: ClassVar[str] = "utility"
-    """What coalitions are worth, as an axis of a picture says it."""
+    """The name of the game in texts."""
+    worth_label: ClassVar[str] = "utility"
+    """The label of the worth axis in plots."""
     one_release: ClassVar[bool] = False
-    """Whether a party makes one release, in its own way: such a method has no schedule, and finds no AUC."""
-    named: ClassVar[bool] = True
-    """Whether settings may name it."""
+    """Whether each party makes exactly one release: such a method has no schedule and no expected AUC."""
+    is_selectable: ClassVar[bool] = True
+    """Whether `Settings.game` may name the method."""
     fits_coalitions: ClassVar[bool] = False
-    """Whether a worth is a fit, which costs the same for every coalition, and not a step of a walk."""
+    """Whether the worth of a coalition is a model fit, which costs the same for every coalition."""
 
-    # What is chosen.
+    # Choices.
 
     @classmethod
     @abstractmethod
-    def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
-        """Decide everything that the settings leave open; a plan hands over its `rehearsal` of public rows."""
+    def choose(cls, situation: Situation, rehearsal: Rehearsal | None = None) -> Choice:
+        """Return all choices that the settings leave open; a plan passes its `rehearsal` on public rows."""
 
     @classmethod
-    def lacking(cls, at: Situation) -> str:
-        """Return what the method needs and does not have here; empty where it can be used."""
+    def unmet_requirement(cls, situation: Situation) -> str:
+        """Return the requirement that the situation does not meet, in words; empty if the method can be used."""
         return ""
 
     @classmethod  # noqa: B027  (any budget does, by default)
     def require_budget(cls, privacy: Privacy, auc: float | None) -> None:
-        """Raise where the method cannot work at such a budget, or does not answer what a plan is asked."""
+        """Raise if the method does not support the budget, or a target AUC."""
 
     @property
     def projection(self) -> Projection | None:
-        """The directions of the releases, in words; None for all, or none."""
+        """The public directions of the releases; None for all directions, or if the method has none."""
         return None
 
     @abstractmethod
-    def expected(self, at: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | Agreement | None:
-        """Return what to expect of values, by rehearsal on public rows; None if there is nothing to tell."""
+    def expectation(
+        self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None
+    ) -> Expectation | Agreement | None:
+        """Return the expected quality of the values, by rehearsal on public rows; None without an estimate."""
 
-    # What parties are asked.
+    # The query to parties.
 
     @property
     @abstractmethod
     def statistic(self) -> Statistic:
-        """What a unit contributes."""
+        """The statistic of one unit."""
 
-    def through(self, numbers: UnitNumbers) -> UnitNumbers:
-        """Return what rows are asked through, given the model of the choice: that model, by default."""
-        return numbers
+    def unit_numbers(self, model: UnitNumbers) -> UnitNumbers:
+        """Return the function from a row to its numbers, given the model of the choice; by default that model."""
+        return model
 
-    def by_size(self, at: Situation, choice: Choice) -> tuple[Choice, Ints]:
-        """Return the choice for stand-ins of all sizes, one for each range, and the least number of units of each."""
+    def choice_by_size(self, situation: Situation, choice: Choice) -> tuple[Choice, Ints]:
+        """Return the choice for one stand-in per range of sizes, and the least number of units of each range."""
         return choice, np.zeros(1, dtype=np.int64)
 
     def for_parties(self, ranges: Ints) -> Self:
-        """Return the method for parties of these ranges of `by_size`."""
+        """Return the method for parties in these ranges of `choice_by_size` (n,)."""
         return self
 
-    # What is valued.
+    # The game.
 
     @abstractmethod
     def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> ReleaseGame:
         """Return the game of a table under a public utility."""
 
     @abstractmethod
-    def stand_ins(self, at: Situation, choice: Choice, rows: Tensor) -> ReleaseGame:
-        """Return the game of stand-ins for the parties with these rows, fewer or all, to time what values take."""
+    def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> ReleaseGame:
+        """Return the game of stand-ins with these rows, at most one per party; it is timed for a plan."""
 
-    def completed(self, model: Model, like: Tensor) -> Model:
-        """Return the model that was trained, from the one that a table names; `like` is a row of zeros."""
+    def complete(self, model: Model, example_row: Tensor) -> Model:
+        """Return the full model, given the model that a table names; `example_row` is a row of zeros."""
         return model
 
-    def digest(self, model: Model, like: Tensor) -> str:
-        """Return the digest of what releases are numbers of, if that was the model."""
+    def digest(self, model: Model, example_row: Tensor) -> str:
+        """Return the digest of the released numbers, for comparison with that of the table."""
         return model.digest()
 
-    # What a file holds.
+    # Storage.
 
     def header(self) -> dict[str, Any]:
-        """Return its numbers and texts for a file."""
+        """Return the numbers and texts of the method for a file."""
         return {}
 
     def tensors(self) -> Tensors:
-        """Return its tensors for a file."""
+        """Return the tensors of the method for a file."""
         return {}
 
     @classmethod
     @abstractmethod
-    def of_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
-        """Return what a file describes, whose table starts at `origin`, along `basis`; raises unless it fits."""
+    def from_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
+        """Return the method of a file, whose table starts at `origin`, along `basis`; raise if the parts do not fit."""
 
     def require_parties(self, n: int) -> None:  # noqa: B027  (most methods are for any number)
-        """Raise unless it is for so many parties."""
+        """Raise unless the method is for n parties."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How a run is made, with every setting decided.
+    """All choices of a run.
 
     Attributes:
-        method: how parties are valued.
-        model: what releases are numbers of: a model, a model moved along the basis, or numbers of the method's own.
-        initial: where it starts; of the size of a release.
+        method: the method of valuing.
+        model: the function of the released numbers: a model, a model restricted to the basis, or the method's own.
+        initial: the initial parameters (size,), of the size of a release.
         basis: the public directions; None for all.
         schedule: when parties release.
         releases: noisy messages per party.
-        mechanism: clipping and noise of each.
+        mechanism: clipping and noise of each release.
         learning_rate: alpha.
-        spent: the guarantee.
-        expected: how well corrupted parties are expected to be found, by rehearsal on the public set; None if nothing
-            was left to choose.
-        lacking: why data sets are not valued by retraining, where "auto" would have; else empty.
+        guarantee: the guarantee of all releases.
+        expectation: the expected AUC of detecting corrupted parties, by rehearsal on the public set; None if no choice
+            was open.
+        no_refit_reason: why "auto" does not value data sets by retraining; empty if it does, or for single rows.
     """
 
     method: Method
@@ -166,37 +168,37 @@ class Choice:
     releases: int
     mechanism: Mechanism
     learning_rate: float
-    spent: Guarantee
-    expected: Expectation | None = None
-    lacking: str = ""
+    guarantee: Guarantee
+    expectation: Expectation | None = None
+    no_refit_reason: str = ""
 
     @property
     def expected_auc(self) -> float | None:
-        """How well corrupted parties are expected to be found, where that was rehearsed."""
-        return None if self.expected is None else self.expected.auc
+        """The expected AUC of detecting corrupted parties; None without a rehearsal."""
+        return None if self.expectation is None else self.expectation.auc
 
     @property
     def projection(self) -> Projection | None:
-        """What the basis was made by; None for all directions."""
+        """The projection that made the basis; None for all directions."""
         return self.method.projection
 
     @property
-    def walked(self) -> Model:
-        """What walks over the releases: the model, or the model moved along the basis. For methods that have one."""
+    def walk_model(self) -> Model:
+        """The model of walks over the releases: the full model, or its restriction to the basis."""
         return cast(Model, self.model)
 
     @property
-    def asked(self) -> UnitNumbers:
-        """What rows are asked through."""
-        return self.method.through(self.model)
+    def unit_numbers(self) -> UnitNumbers:
+        """The function from a row to its numbers."""
+        return self.method.unit_numbers(self.model)
 
     @property
     def points(self) -> Tensor:
-        """Where the first release is taken (q, size); (q, n, size) if each party is asked at points of its own."""
+        """The points of the first release (q, size); (q, n, size) if each party has points of its own."""
         return self.initial[None] if self.basis is None else self.basis.points
 
     def points_for(self, count: int) -> Tensor:
-        """Return the points that so many stand-ins for parties are asked at."""
+        """Return the points of `count` stand-ins for parties."""
         if self.points.dim() == 2:
             return self.points
         return self.points[:, torch.arange(count, device=self.points.device) % self.points.shape[1]]
@@ -212,41 +214,43 @@ METHODS: dict[str, type[Method]] = {}
 
 
 def register_method(method: type[Method]) -> None:
-    """Let settings, jobs and tables use a method by its name; it must be registered wherever its files are read."""
+    """Register a method under its name, for settings, jobs and tables; every process that reads its files needs it."""
     if METHODS.setdefault(method.name, method) is not method:
         raise DpvalueError(f"a method {method.name!r} is registered already")
-    if method.named and method.name not in GAMES:
+    if method.is_selectable and method.name not in GAMES:
         GAMES.append(method.name)
 
 
 def method_named(name: str) -> type[Method]:
-    """Return a method; raises for one that is not registered here."""
+    """Return the method of a name; raise if none is registered."""
     if name not in METHODS:
         raise DpvalueError(f"unknown method {name!r}; the methods are {', '.join(METHODS)}")
     return METHODS[name]
 
 
-def expected_auc(at: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | None:
-    """Return how well corrupted parties are expected to be found, by what was chosen or by all directions."""
-    if choice.expected is not None or rehearsal is None or at.settings.privacy is None:
-        return choice.expected
-    return expected_at(at, at.settings.privacy, rehearsal)  # at a given norm: nothing had to be chosen
+def rehearsed_auc(situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | None:
+    """Return the expected AUC of detecting corrupted parties, by the choice or, without one, by all directions."""
+    if choice.expectation is not None or rehearsal is None or situation.settings.privacy is None:
+        return choice.expectation
+    return expected_at(
+        situation, situation.settings.privacy, rehearsal
+    )  # with a fixed norm there was no choice to rehearse
 
 
 def require_no_tensors(name: str, tensors: Tensors) -> None:
-    """Raise unless a file holds no tensors for such a method."""
+    """Raise if a file holds tensors for a method without tensors."""
     if tensors:
         raise DpvalueError(f"the method {name!r} has no tensors of its own, got {', '.join(sorted(tensors))}")
 
 
 def projection_header(projection: Projection | None) -> dict[str, Any]:
-    """Return what a file holds of a projection."""
+    """Return the header entry of a projection."""
     return {"projection": None if projection is None else vars(projection)}
 
 
 def projection_of(header: dict[str, Any], basis: Tensor | None) -> Projection | None:
-    """Return the projection of a file; raises unless it comes with a basis, or neither is there."""
-    stored = header.get("projection")
-    if (basis is None) != (stored is None):
+    """Return the projection of a file; raise unless projection and basis are both present or both absent."""
+    header_projection = header.get("projection")
+    if (basis is None) != (header_projection is None):
         raise DpvalueError("projection and basis must be given together, got one of them")
-    return None if stored is None else build(Projection, "projection", stored)
+    return None if header_projection is None else build(Projection, "projection", header_projection)

@@ -1,4 +1,4 @@
-"""Which method of valuing a run uses, and every other setting that was left open."""
+"""Choose the method of a run, and all other settings that are open."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from dpvalue.planning.situation import Situation
 _UNNAMED = ("auto", Steps.name)
 
 
-def choose(at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
-    """Decide everything that the settings leave open.
+def choose(situation: Situation, rehearsal: Rehearsal | None = None) -> Choice:
+    """Return all choices that the settings leave open.
 
     Formal guarantee: reads the public set, the settings and the parties' public sizes only.
     """
-    method = method_of(at)
-    choice = method.choose(at, rehearsal)
-    if method is Steps and at.settings.may_refit and at.has_sets:
-        return replace(choice, lacking=Refit.lacking(at))
+    method = method_of(situation)
+    choice = method.choose(situation, rehearsal)
+    if method is Steps and situation.settings.may_refit and situation.has_sets:
+        return replace(choice, no_refit_reason=Refit.unmet_requirement(situation))
     return choice
 
 
-def method_of(at: Situation) -> type[Method]:
-    """Return the method that settings ask for; raises where it cannot be used here.
+def method_of(situation: Situation) -> type[Method]:
+    """Return the method that the settings name; raise if the situation does not meet its requirement.
 
-    "auto" is retraining for data sets as parties, where nothing of a release was settled otherwise; else steps.
+    "auto" means retraining for data sets as parties, if no setting of the release excludes it; otherwise steps.
     """
-    named = at.settings.game
-    if named in _UNNAMED:
-        retrains = at.settings.may_refit and at.has_sets and not Refit.lacking(at)
+    game = situation.settings.game
+    if game in _UNNAMED:
+        retrains = situation.settings.may_refit and situation.has_sets and not Refit.unmet_requirement(situation)
         return Refit if retrains else Steps
-    method = method_named(named)
-    missing = method.lacking(at)
-    if missing:
-        raise DpvalueError(f"game={named!r} {missing}")
+    method = method_named(game)
+    reason = method.unmet_requirement(situation)
+    if reason:
+        raise DpvalueError(f"game={game!r} {reason}")
     return method

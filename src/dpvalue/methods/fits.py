@@ -1,10 +1,10 @@
-"""Ridge fits of logistic and linear regression on public rows, many at once, and learning curves.
+"""Ridge fits of logistic and linear regression on public rows, in batches, and learning curves.
 
-Parameters are a row (weights, bias) per output, as `Linear` has them, and the bias is penalised like all others.
+Parameters are a row (weights, bias) per output, as in `Linear`; the bias is penalised like all others.
 
-Subsets of public rows are trained on, and judged by the rows that are left: as they are, with half and with all labels
-shuffled, and with each record repeated twenty times. This knows what no expansion around a model does: what a fit to
-few, to meaningless or to repeated records costs.
+A learning curve trains on subsets of the public rows and measures the loss on the other rows: with the true labels,
+with half and all labels shuffled, and with each record repeated twenty times. So it includes the cost of fitting few,
+meaningless or repeated records, which no expansion around a model has.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ class Rows:
 
     @classmethod
     def of(cls, model: Linear, public: PublicSet) -> Rows:
-        """Return the rows of a public set, on the CPU whatever the engine: what is made of them is small."""
+        """Return the rows of a public set, on the CPU for any engine: the fits are small."""
         x, y = (part.to("cpu", torch.float64) for part in (model.inputs(public.x), model.targets(public.y)))
         return cls(x, y, model.task == REGRESSION)
 
-    def take(self, which: Tensor) -> Rows:
-        """Return some of the rows, by a mask or by numbers."""
-        return Rows(self.x[which], self.y[which], self.regression)
+    def select(self, index: Tensor) -> Rows:
+        """Return a subset of the rows, by mask or indices."""
+        return Rows(self.x[index], self.y[index], self.regression)
 
     @property
     def size(self) -> int:
@@ -57,10 +57,10 @@ class Rows:
 
     @property
     def retraining_ridge(self) -> float:
-        """What |theta|^2 / 2 is multiplied by when a coalition is trained on the sum of its records' losses.
+        """The factor of |theta|^2 / 2 in retraining on the sum of a coalition's losses.
 
-        scikit-learn's C = 1 (alpha = 1): a model of two classes has twice the parameters it needs, and the squared
-        error is not halved, so that both take 2.
+        It matches scikit-learn's C = 1 (alpha = 1). A model of two classes has twice the parameters it needs, and the
+        squared error is not halved: both need 2.
         """
         return 2.0 if self.regression or self.y.shape[1] == 2 else 1.0
 
@@ -80,7 +80,7 @@ class Rows:
         return 2 * (outputs - self.y.T) if self.regression else outputs.softmax(-2) - self.y.T
 
     def losses_and_residuals(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return both at once, which takes less time."""
+        """Return losses and residuals together, which is faster than one after the other."""
         if self.regression:
             return self.losses(outputs), self.residuals(outputs)
         logarithms = outputs.log_softmax(-2)
@@ -95,7 +95,7 @@ class Rows:
         return (self.residuals(self.outputs(theta)) @ self.x).flatten(-2) / len(self.x)
 
     def curvature(self, theta: Tensor) -> Tensor:
-        """Return the second derivatives (size, size) of the mean loss at one model."""
+        """Return the Hessian (size, size) of the mean loss at one model."""
         outputs, features = self.y.shape[1], self.x.shape[1]
         if self.regression:
             return 2 * self.x.T @ self.x / len(self.x)
@@ -110,12 +110,12 @@ class Rows:
 
 
 def fit(rows: Rows, ridge: float) -> Tensor:
-    """Return the model (size,) of the least mean loss + ridge / 2 |theta|^2, by Newton's steps."""
+    """Return the minimiser (size,) of mean loss + ridge / 2 |theta|^2, by Newton's method."""
     theta = rows.x.new_zeros(rows.size)
     penalty = ridge * torch.eye(rows.size).to(rows.x)
 
-    def objective(at: Tensor) -> float:
-        return float(rows.mean_loss(at) + ridge / 2 * at.square().sum())
+    def objective(parameters: Tensor) -> float:
+        return float(rows.mean_loss(parameters) + ridge / 2 * parameters.square().sum())
 
     for _ in range(_MOST_STEPS):
         gradient = rows.mean_gradient(theta) + ridge * theta
@@ -130,17 +130,17 @@ def fit(rows: Rows, ridge: float) -> Tensor:
 
 
 def fit_many(rows: Rows, weights: Tensor, labels: Tensor) -> Tensor:
-    """Return the models (b, size) that retraining on weighted rows gives, each with labels of its own.
+    """Return the models (b, size) of retraining on weighted rows, each fit with its own labels.
+
+    Classification uses Nesterov's method, preconditioned by Boehning's bound on the curvature (half of x x').
 
     Args:
         rows: the features.
-        weights: how often each row counts (b, rows); zero for those that are left out.
+        weights: the weight of each row in each fit (b, rows); zero leaves a row out.
         labels: as in `Rows`, for each fit (b, o, rows).
-
-    Classification by Nesterov's steps, preconditioned by a bound on the curvature (half of x x', Boehning).
     """
     x, ridge, features = rows.x, rows.retraining_ridge, rows.x.shape[1]
-    squares = torch.stack([(x * own[:, None]).T @ x for own in weights])
+    squares = torch.stack([(x * row_weights[:, None]).T @ x for row_weights in weights])
     identity = torch.eye(features).to(x)
     if rows.regression:
         slopes = 2 * (weights * labels[:, 0]) @ x
@@ -152,11 +152,11 @@ def fit_many(rows: Rows, weights: Tensor, labels: Tensor) -> Tensor:
     for _ in range(_NESTEROV_STEPS):
         residuals = ((ahead @ x.T).softmax(1) - labels) * weights[:, None]
         gradient = residuals @ x + ridge * ahead
-        moved = ahead - gradient @ inverse
-        uphill = (gradient * (moved - theta)).sum((1, 2)) > 0
+        updated = ahead - gradient @ inverse
+        uphill = (gradient * (updated - theta)).sum((1, 2)) > 0
         following = (1 + (1 + 4 * momentum**2) ** 0.5) / 2
         push = torch.where(uphill, 0.0, (momentum - 1) / following)
-        ahead, theta, momentum = moved + push[:, None, None] * (moved - theta), moved, following
+        ahead, theta, momentum = updated + push[:, None, None] * (updated - theta), updated, following
     return theta.flatten(1)
 
 
@@ -168,80 +168,80 @@ _COPIES = 20.0
 
 _LEAST = 10
 
-_LAST = 4  # of the sizes, from which the curve goes on
+_LAST = 4  # sizes that extrapolation uses
 
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Mean losses on rows that were not trained on, with the utility's penalty of parameters.
+    """Mean losses on held-out rows after training on n records, with the utility's penalty on parameters.
 
     Attributes:
         sizes: numbers of records (s,).
-        losses: after training on so many (4, s): with no label, half and all of them shuffled, and with copies.
-        slopes: of each curve in 1 / size, beyond the last size (4,).
-        nothing: the loss of the model without data.
+        losses: mean losses (4, s): with no, half and all labels shuffled, and with copies.
+        slopes: slope of each curve in 1 / size, beyond the last size (4,).
+        no_data_loss: loss of the model without data.
     """
 
     sizes: Floats
     losses: Floats
     slopes: Floats
-    nothing: float
+    no_data_loss: float
 
     def __call__(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
-        """Return the mean loss after training on so many different records.
+        """Return the mean losses (c,) after training.
 
         Args:
-            records: how many different ones (c,).
-            meaningless: the part of labels without meaning (c,).
-            copies: how often each is repeated (c,).
+            records: number of distinct records (c,).
+            meaningless: share of meaningless labels (c,).
+            copies: number of copies of each record (c,).
         """
         inside = np.concatenate([[0.0], np.log(self.sizes)])
-        known = np.stack(
-            [np.interp(np.log(np.maximum(records, 1)), inside, [self.nothing, *row]) for row in self.losses]
+        interpolated = np.stack(
+            [np.interp(np.log(np.maximum(records, 1)), inside, [self.no_data_loss, *row]) for row in self.losses]
         )
         last = self.sizes[-1]
         beyond = self.losses[:, -1:] + self.slopes[:, None] * (1 / np.maximum(records, 1) - 1 / last)
-        curves = np.where(records > last, beyond, known)
+        curves = np.where(records > last, beyond, interpolated)
         share = np.clip(meaningless, 0, 1.5) * 2
         lower = np.clip(share.astype(np.int64), 0, len(_SHUFFLED) - 2)
-        place = np.arange(len(records))
-        mixed = curves[lower, place] + (share - lower) * (curves[lower + 1, place] - curves[lower, place])
+        column = np.arange(len(records))
+        mixed = curves[lower, column] + (share - lower) * (curves[lower + 1, column] - curves[lower, column])
         return np.asarray(mixed + (curves[-1] - curves[0]) * np.log(np.maximum(copies, 1)) / log(_COPIES))
 
 
 def learning_curves(rows: Rows, seed: int, l2: float = 0.0) -> Curves:
-    """Return the learning curves of public rows, for a utility that subtracts l2 |theta|^2."""
+    """Return the learning curves of public rows, for a utility with the penalty l2 |theta|^2."""
     generator, count = stream(seed, Purpose.LEARNING_CURVES), len(rows.x)
     sizes = np.unique(np.geomspace(min(_LEAST, count // 2), max(0.8 * count, 1), _SIZES).astype(int))
     losses = []
     for shuffled, copies in [*((share, 1.0) for share in _SHUFFLED), (0.0, _COPIES)]:
         weights, labels = [], []
         for size in np.repeat(sizes, _REPEATS):
-            chosen = generator.permutation(count)[:size]
-            other = chosen[generator.random(size) < shuffled]
+            members = generator.permutation(count)[:size]
+            shuffled_rows = members[generator.random(size) < shuffled]
             label = rows.y.T.clone()
-            label[:, torch.from_numpy(other)] = rows.y.T[
-                :, torch.from_numpy(generator.permutation(count)[: len(other)])
+            label[:, torch.from_numpy(shuffled_rows)] = rows.y.T[
+                :, torch.from_numpy(generator.permutation(count)[: len(shuffled_rows)])
             ]
             weight = torch.zeros(count, dtype=torch.float64)
-            weight[torch.from_numpy(chosen)] = copies
+            weight[torch.from_numpy(members)] = copies
             weights.append(weight)
             labels.append(label)
-        counted = torch.stack(weights).to(rows.x)
-        theta = fit_many(rows, counted, torch.stack(labels))
-        left = (counted == 0).to(rows.x)
-        means = (rows.losses(rows.outputs(theta)) * left).sum(1) / left.sum(1) + l2 * theta.square().sum(1)
+        row_weights = torch.stack(weights).to(rows.x)
+        theta = fit_many(rows, row_weights, torch.stack(labels))
+        held_out = (row_weights == 0).to(rows.x)
+        means = (rows.losses(rows.outputs(theta)) * held_out).sum(1) / held_out.sum(1) + l2 * theta.square().sum(1)
         losses.append(means.reshape(len(sizes), _REPEATS).mean(1).cpu().numpy())
     table = np.array(losses)
-    nothing = float(rows.mean_loss(rows.x.new_zeros(rows.size)))
-    return Curves(sizes.astype(np.float64), table, np.array([_slope(sizes, row) for row in table]), nothing)
+    no_data_loss = float(rows.mean_loss(rows.x.new_zeros(rows.size)))
+    return Curves(sizes.astype(np.float64), table, np.array([_slope(sizes, row) for row in table]), no_data_loss)
 
 
 def _slope(sizes: Floats, losses: Floats) -> float:
-    """The slope of the last part of a curve in 1 / size; none where more records do not help."""
-    few, tail = np.asarray(sizes[-_LAST:], dtype=np.float64), losses[-_LAST:]
-    if len(few) < 2:
+    """The slope of the end of a curve in 1 / size; 0 if more records do not help."""
+    last_sizes, tail = np.asarray(sizes[-_LAST:], dtype=np.float64), losses[-_LAST:]
+    if len(last_sizes) < 2:
         return 0.0
-    weights = np.sqrt(few)
-    design = np.stack([np.ones(len(few)), 1 / few], axis=1) * weights[:, None]
+    weights = np.sqrt(last_sizes)
+    design = np.stack([np.ones(len(last_sizes)), 1 / last_sizes], axis=1) * weights[:, None]
     return max(float(np.linalg.lstsq(design, tail * weights, rcond=None)[0][1]), 0.0)

@@ -1,15 +1,14 @@
-r"""From a party's noisy description to what its data is like: free, as it reads releases and public things only.
+r"""Estimate the properties of a party's data from its noisy description. Post-processing of releases: it costs nothing.
 
-A description is taken for
+The model of a description is
 
-    share of valid units * (centre + phi noise + what is special to the party + chance) + DP noise,
+    share of valid units * (centre + phi noise + shift of the party + chance) + DP noise.
 
-with phi, the part of labels without meaning; what is special ~ N(0, a planted) in each direction, planted being how far
-made-up parties are off there; chance ~ N(0, h (copies * rho / M + 1 / public rows)), copies being how often each record
-is repeated (M / copies of them differ) and rho how much further labels are off than public ones. The distance of
-records from the model tells phi (of classes) or rho (of numbers). All of it is averaged over a grid, by its likelihood
-and a prior that prefers none of each. What is kept of the deviation is its systematic part: what chance does to a fit
-is known on average from learning curves (`curves`).
+phi is the share of meaningless labels. The shift is N(0, a s) in each direction; s is the mean square deviation of
+pseudo-parties there. Chance is N(0, h (copies * rho / M + 1 / public rows)): each record is repeated `copies` times
+(M / copies are distinct), and labels are rho times as far off as public ones. The distance of records from the model
+identifies phi (classes) or rho (numbers). All estimates are posterior means over a grid, with a prior that favours
+absent defects. Of the deviation only the shift is kept: learning curves (`methods.fits`) account for chance.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ _SPECIAL = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _COPIES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _MEANINGLESS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.4)
 _FURTHER_OFF = (1.0, 1.5, 2.0, 3.0, 4.5, 7.0)
-_NONE = 0.85  # prior of a party that has none of a defect
+_NONE = 0.85  # prior probability that a defect is absent
 _VALID, _EMPTY = 0.97, 0.01  # priors of all units being valid, and none
 _SHARES = 41
 
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a party's data is like.
+    """The estimated properties of a party's data.
 
     Attributes:
-        units: how many of its units are valid, as far as its release tells; 0 if none.
-        copies: how often each is repeated.
-        meaningless: phi.
-        further_off: rho, for numbers.
-        gradient: the mean gradient (d,) at the public model of records like its own.
+        units: number of valid units.
+        copies: number of copies of each unit.
+        meaningless: phi, the share of meaningless labels.
+        further_off: rho, the relative distance of numeric labels.
+        gradient: mean gradient (d,) of the party's records at the public model.
     """
 
     units: float
@@ -54,7 +53,7 @@ class Reading:
 
 @lru_cache
 def _grid(regression: bool) -> tuple[Tensor, ...]:
-    """All combinations of (special, copies, phi, rho) as columns (c, 1), and their prior (c,), in logarithms."""
+    """All combinations of (shift, copies, phi, rho) as columns (c, 1), and their log prior (c,)."""
     further = _FURTHER_OFF if regression else (1.0,)
     axes = [torch.tensor(axis, dtype=torch.float64) for axis in (_SPECIAL, _COPIES, _MEANINGLESS, further)]
     special, copies, phi, rho = (part.reshape(-1, 1) for part in torch.meshgrid(*axes, indexing="ij"))
@@ -63,30 +62,32 @@ def _grid(regression: bool) -> tuple[Tensor, ...]:
     return special, copies, phi, rho, prior[:, 0]
 
 
-def _prior(values: Tensor, none: Tensor, others: Tensor) -> Tensor:
-    """The logarithm of a prior: most of it on none, the rest in proportion to `others` over the different values."""
-    if bool(none.all()):
+def _prior(values: Tensor, is_absent: Tensor, weights_of: Tensor) -> Tensor:
+    """A log prior: most of it on the absent value, the rest in proportion to `weights_of` over the other values."""
+    if bool(is_absent.all()):
         return torch.zeros_like(values)
     different = values.unique()
-    weights = torch.stack([others[values == value][0] for value in different if not bool(none[values == value][0])])
-    return torch.where(none, _NONE, (1 - _NONE) * others / weights.sum()).log()
+    weights = torch.stack(
+        [weights_of[values == value][0] for value in different if not bool(is_absent[values == value][0])]
+    )
+    return torch.where(is_absent, _NONE, (1 - _NONE) * weights_of / weights.sum()).log()
 
 
 @dataclass(frozen=True, eq=False)
 class _GridPosterior:
-    """A release beside every combination of the grid.
+    """The posterior of the grid, given one release.
 
     Attributes:
-        window: what the party was asked.
-        share: of its units that are valid.
-        variance: of the noise, in the mean over valid units.
-        posterior: how likely each combination is (c, 1).
-        rest: what phi leaves of the deviation (c, k).
-        systematic: the variance of what is special to the party (c, k).
-        chance: the variance of what chance does (c, k).
-        expected: the distance that a combination makes expect (c, 1).
-        distance: how far off that the release is (c, 1).
-        spread: the variance of the distance without the noise (c, 1).
+        window: the window of the party.
+        share: share of valid units.
+        variance: noise variance of the mean over valid units.
+        posterior: posterior probabilities (c, 1).
+        rest: deviation without the part of phi (c, k).
+        systematic: variance of the party's shift (c, k).
+        chance: variance of chance (c, k).
+        expected: expected distance (c, 1).
+        distance: observed distance less the expected one (c, 1).
+        spread: variance of the distance without noise (c, 1).
     """
 
     window: Window
@@ -107,26 +108,26 @@ class _GridPosterior:
 
 
 def read(surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool) -> Reading:
-    """Return what a party's release says of its data, on average.
+    """Return the posterior mean of the properties of a party's data.
 
     Args:
-        surrogate: what was asked.
-        party: its number.
+        surrogate: the public side of the descriptions.
+        party: index of the party.
         row: its release (m + 2,), of descriptions clipped to 1.
-        std: the noise in it.
+        std: noise standard deviation of the row.
         units: its public number of units.
         regression: whether labels are numbers.
     """
-    weighed = _weigh(surrogate, party, row, std, units, regression)
-    if weighed is None:
+    grid = _grid_posterior(surrogate, party, row, std, units, regression)
+    if grid is None:
         return Reading(0.0, 1.0, 0.0, 1.0, surrogate.clean)
     _, copies, phi, rho, _ = _grid(regression)
-    window, posterior = weighed.window, weighed.posterior
-    kept = (posterior * weighed.systematic / weighed.total * weighed.rest).sum(0)
+    window, posterior = grid.window, grid.posterior
+    deviation = (posterior * grid.systematic / grid.total * grid.rest).sum(0)
     meaningless = float((posterior * phi).sum())
-    beyond = kept / window.profile @ surrogate.lift[: window.count]
+    beyond = deviation / window.profile @ surrogate.lift[: window.count]
     return Reading(
-        units=units * weighed.share,
+        units=units * grid.share,
         copies=float((posterior * copies.log()).sum().exp()),
         meaningless=meaningless,
         further_off=float((posterior * rho.log()).sum().exp()),
@@ -143,31 +144,31 @@ def without_noise(
     regression: bool,
     generator: np.random.Generator,
 ) -> Tensor:
-    """Return a draw of what a party would have released without noise, given what it has; arguments as in `read`."""
-    weighed = _weigh(surrogate, party, row, std, units, regression)
-    if weighed is None:
+    """Return a posterior draw of the party's release without noise; arguments as in `read`."""
+    grid = _grid_posterior(surrogate, party, row, std, units, regression)
+    if grid is None:
         return torch.zeros_like(row)
     phi = _grid(regression)[2]
-    window, k = weighed.window, weighed.window.count
-    at = int(generator.choice(len(weighed.posterior), p=weighed.posterior[:, 0].numpy()))
-    own = weighed.systematic[at] + weighed.chance[at]
-    drawn = torch.from_numpy(generator.standard_normal(k + 1))
-    deviation = own / weighed.total[at] * weighed.rest[at]
-    deviation = deviation + (own * weighed.variance / weighed.total[at]).clamp_min(0).sqrt() * drawn[:k]
-    blur = weighed.spread[at] + weighed.variance
-    off = weighed.spread[at] / blur * weighed.distance[at]
-    off = off + (weighed.spread[at] * weighed.variance / blur).clamp_min(0).sqrt() * drawn[k:]
-    made = row.new_zeros(len(row), dtype=torch.float64)
-    made[:k] = window.centre[:k] + phi[at] * window.noise[:k] + deviation
-    made[-2] = float(window.centre[-2])
-    made[-1] = float(weighed.expected[at] + off)
-    return (weighed.share / window.norm * made).to(row)
+    window, k = grid.window, grid.window.count
+    cell = int(generator.choice(len(grid.posterior), p=grid.posterior[:, 0].numpy()))
+    variance = grid.systematic[cell] + grid.chance[cell]
+    normals = torch.from_numpy(generator.standard_normal(k + 1))
+    deviation = variance / grid.total[cell] * grid.rest[cell]
+    deviation = deviation + (variance * grid.variance / grid.total[cell]).clamp_min(0).sqrt() * normals[:k]
+    blur = grid.spread[cell] + grid.variance
+    distance = grid.spread[cell] / blur * grid.distance[cell]
+    distance = distance + (grid.spread[cell] * grid.variance / blur).clamp_min(0).sqrt() * normals[k:]
+    description = row.new_zeros(len(row), dtype=torch.float64)
+    description[:k] = window.centre[:k] + phi[cell] * window.noise[:k] + deviation
+    description[-2] = float(window.centre[-2])
+    description[-1] = float(grid.expected[cell] + distance)
+    return (grid.share / window.norm * description).to(row)
 
 
-def _weigh(
+def _grid_posterior(
     surrogate: Surrogate, party: int, row: Tensor, std: float, units: int, regression: bool
 ) -> _GridPosterior | None:
-    """A release beside the grid; None where most likely no unit is valid."""
+    """The posterior of the grid; None if most likely no unit is valid."""
     window = surrogate.window(party)
     k, row = window.count, row.to("cpu", torch.float64) * window.norm
     release, variance = torch.cat([row[:k], row[-2:]]), (std * window.norm) ** 2
@@ -180,29 +181,29 @@ def _weigh(
     further = (1 + phi * (added[-1] / window.centre[-1].clamp_min(1e-9))) * rho
     chance = window.spread * (copies * further / (units * share) + 1 / surrogate.public)
     expected = window.centre[-1] * further
-    weighed = _GridPosterior(
+    grid = _GridPosterior(
         window=window,
         share=share,
         variance=variance,
         posterior=torch.ones_like(prior),
         rest=off[:k] - phi * added[:k],
-        systematic=special * window.planted,
+        systematic=special * window.defect_squares,
         chance=chance[:, :k],
         expected=expected,
         distance=release[-1] - expected,
         spread=chance[:, -1:] + 1e-10 + special * added[-1] ** 2 * 0.02,
     )
-    blur = weighed.spread + variance
-    likelihood = -0.5 * (weighed.rest.square() / weighed.total + weighed.total.log()).sum(1)
-    likelihood = likelihood - 0.5 * (weighed.distance.square() / blur + blur.log())[:, 0] + prior
-    return replace(weighed, posterior=torch.softmax(likelihood, 0)[:, None])
+    blur = grid.spread + variance
+    likelihood = -0.5 * (grid.rest.square() / grid.total + grid.total.log()).sum(1)
+    likelihood = likelihood - 0.5 * (grid.distance.square() / blur + blur.log())[:, 0] + prior
+    return replace(grid, posterior=torch.softmax(likelihood, 0)[:, None])
 
 
 def _valid_share(window: Window, presence: float, variance: float) -> float:
-    """The share of units that are valid, by the noisy mean of their presence; 0 where most likely none is.
+    """The share of valid units, estimated from the noisy mean of their presence; 0 if most likely none is valid.
 
-    Presence is clipped together with the rest, so that units with meaningless labels show less of it: nothing is made
-    of a presence between theirs and that of public units.
+    Presence is clipped together with the other numbers, so units with meaningless labels show less of it. A presence
+    between theirs and that of public units is therefore no evidence against validity.
     """
     high = float(window.centre[-2])
     low = min(high, max(high + float(window.noise[-2]), high / 10))

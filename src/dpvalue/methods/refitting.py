@@ -1,17 +1,18 @@
-r"""The refit game: what a model trained on a coalition's data would be worth, from one private description a party.
+r"""The refit game: the utility of retraining on a coalition's data, estimated from one private description per party.
 
-The model of a coalition S is that of the public loss with another slope,
+The model of a coalition S minimises the public loss with a shifted gradient,
 
     theta_S = argmin  public loss(theta) + (g_S - gradient of the public loss at theta_p) . theta + ridge/2 |theta|^2,
 
-g_S being the mean gradient of its members' records at theta_p, weighed by their numbers of valid units (a surrogate
-likelihood: Shamir et al. 2014; Jordan, Lee and Yang 2019). Its worth is
+where g_S is the mean gradient of its members' records at theta_p, weighted by their numbers of valid units (a
+surrogate likelihood: Shamir et al. 2014; Jordan, Lee and Yang 2019). Its worth is
 
-    v(S) = V(theta_S) - V(theta of as many meaningless labels) - what a fit to so many records loses (`refit.curves`),
+    v(S) = V(theta_S) - V(theta with the same share of meaningless labels) - loss after training on |S| records,
 
-so that a coalition of honest parties, and one of meaningless labels, is worth what retraining on public rows says; the
-surrogate tells what else sets S apart. Nobody, and a coalition without a valid unit, is worth the model without data.
-A utility that is no multiple of the loss has no curves: there v(S) is V(theta_S).
+where the last term comes from learning curves of public rows (`methods.fits`). So coalitions of honest parties, and of
+meaningless labels, have the worth of retraining on public rows; the surrogate adds all other differences. The empty
+coalition, and one without a valid unit, has the worth of the model without data. For a utility that is no multiple of
+the loss there are no curves, and v(S) = V(theta_S).
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ from dpvalue.methods.reading import Reading, read, without_noise
 from dpvalue.methods.surrogate import RIDGE, Surrogate
 
 _STEPS, _CLOSE, _REMEMBERED = 100, 1e-8, 6
-_TURN = 6  # steps with the public curvature, before the fits' own is made
-_LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions fitted together: their outputs stay in a cache
+_TURN = 6  # steps with the public curvature before each fit computes its own
+_LEAST_BATCH, _MOST_BATCH, _NUMBERS = 64, 1024, 2**19  # coalitions per batch, whose outputs fit in a cache
 _MOST_KEPT = 8192  # models of coalitions
-_MOST_CURVED = 40  # features: of more, a curvature costs more than the steps that it saves
+_MOST_CURVED = 40  # features; above that, a curvature costs more than the steps it saves
 _MOST_SQUARES = 2**24  # products of features of all public rows, for curvatures
 _WAY = np.linspace(0.0, 1.5, 16)
 REFIT = "released a description: what is valued is what retraining on a coalition's data would give, the refit game"
 
 
 class Refitting:
-    """Public rows, ready to be fitted with other slopes: the same for every table of the same job.
+    """Fits of public rows with shifted gradients; shared by all tables of a job.
 
     Args:
-        surrogate: what parties were asked.
+        surrogate: the public side of the descriptions.
         rows: the public rows.
         evaluate: the utility of models.
-        seed: of the learning curves.
+        seed: seed of the learning curves.
     """
 
     def __init__(self, surrogate: Surrogate, rows: Rows, evaluate: Evaluator, seed: int) -> None:
@@ -57,36 +58,35 @@ class Refitting:
         self._curves: Curves | None = learning_curves(rows, seed, evaluate.public.l2) if curved else None
         origin = surrogate.origin.to(rows.x)
         values, vectors = torch.linalg.eigh(rows.curvature(origin))
-        like = evaluate.public.x  # coalitions are many: they are fitted in the precision of the engine
-        self.rows = Rows(rows.x.to(like), rows.y.to(like), rows.regression)
-        self._mirrored = not rows.regression and rows.y.shape[1] == 2  # slopes and models of two classes are
-        self._origin, self._slope = origin.to(like), rows.mean_gradient(origin).to(like)
-        self._vectors, self._inverse = vectors.to(like), (1 / (values.clamp_min(0) + RIDGE)).to(like)
+        engine_rows = evaluate.public.x  # fits use the precision of the engine
+        self.rows = Rows(rows.x.to(engine_rows), rows.y.to(engine_rows), rows.regression)
+        self._mirrored = not rows.regression and rows.y.shape[1] == 2  # gradients and models of two classes are
+        self._origin, self._slope = origin.to(engine_rows), rows.mean_gradient(origin).to(engine_rows)
+        self._vectors, self._inverse = vectors.to(engine_rows), (1 / (values.clamp_min(0) + RIDGE)).to(engine_rows)
         way = torch.from_numpy(_WAY).to(rows.x)[:, None] * surrogate.noise.to(rows.x)
-        fitted = self.fitted((surrogate.clean.to(rows.x) + way).to(like))
+        fitted = self.fit((surrogate.clean.to(rows.x) + way).to(engine_rows))
         losses = rows.mean_loss(fitted.to(rows.x)) + evaluate.public.l2 * fitted.to(rows.x).square().sum(1)
         self._way = losses.cpu().numpy()
 
-    def fitted(self, gradients: Tensor, start: Tensor | None = None, inverses: Tensor | None = None) -> Tensor:
+    def fit(self, gradients: Tensor, start: Tensor | None = None, inverses: Tensor | None = None) -> Tensor:
         """Return the models (c, d) of coalitions with these mean gradients (c, d) at the public model.
 
-        Steps begin at `start` (c, d) with its `inverse_curvatures`; at the public model, with its own, if these are
-        left out.
+        Steps start at `start` (c, d) with its `inverse_curvatures`; by default at the public model, with its own.
         """
         begin = self._origin.expand(len(gradients), -1) if start is None else start
         batch = min(max(_NUMBERS // self.rows.y.numel(), _LEAST_BATCH), _MOST_BATCH)
-        found = []
+        models = []
         for first in range(0, len(gradients), batch):
             part = slice(first, first + batch)
-            own = None if inverses is None else inverses[part]
-            found.append(self._fitted(gradients[part] - self._slope, begin[part], own))
-        return torch.cat(found)
+            batch_inverses = None if inverses is None else inverses[part]
+            models.append(self._fit_batch(gradients[part] - self._slope, begin[part], batch_inverses))
+        return torch.cat(models)
 
     def inverse_curvatures(self, theta: Tensor) -> Tensor | None:
-        """Return the inverses (c, d/2, d/2) of the second derivatives of what is minimised, at models of two classes.
+        """Return the inverse Hessians (c, d/2, d/2) of the objective, at models of two classes.
 
-        The parameters of the classes mirror each other, as slopes do: these are those of either. None for numbers,
-        which curve everywhere as at the public model, for more classes, and for many features or public rows.
+        The parameters of the two classes have opposite signs, so half of the Hessian is enough. None for regression,
+        whose Hessian is constant, for more classes, and for many features or public rows.
         """
         x, features = self.rows.x, self.rows.x.shape[1]
         if not self._mirrored or features > _MOST_CURVED or len(x) * features**2 > _MOST_SQUARES:
@@ -97,47 +97,47 @@ class Refitting:
         inverses: Tensor = torch.linalg.inv(curved.unflatten(1, (features, features)) + ridge)
         return inverses
 
-    def _fitted(self, shift: Tensor, theta: Tensor, inverses: Tensor | None) -> Tensor:
-        """The models of a batch: L-BFGS that begins with a known curvature, steps shortened where they would go up.
+    def _fit_batch(self, shift: Tensor, theta: Tensor, inverses: Tensor | None) -> Tensor:
+        """The models of a batch, by L-BFGS with an initial curvature; a step that would increase the loss is shortened.
 
-        Fits that are done leave the batch once they are half of it. What the public curvature does not fit in a few
-        steps goes on with its own.
+        Converged fits leave the batch once they are half of it. Fits that need more than a few steps switch from the
+        public curvature to their own.
         """
         rounding = 8 * torch.finfo(shift.dtype).eps
-        (now, slope), memory = self._at(theta, shift), _Memory(self._vectors, self._inverse, inverses)
+        (now, slope), memory = self._objective(theta, shift), _Memory(self._vectors, self._inverse, inverses)
         length = torch.ones(len(shift)).to(shift)
-        found, here = theta.clone(), torch.arange(len(shift), device=shift.device)
+        models, places = theta.clone(), torch.arange(len(shift), device=shift.device)
         for number in range(_STEPS):
-            if number == _TURN and inverses is None and (own := self.inverse_curvatures(theta)) is not None:
-                memory = _Memory(self._vectors, self._inverse, own)
+            if number == _TURN and inverses is None and (inverses_now := self.inverse_curvatures(theta)) is not None:
+                memory = _Memory(self._vectors, self._inverse, inverses_now)
             step = memory.step(slope)
-            going = (slope * step).sum(1) >= 2 * _CLOSE  # about twice what is left to gain
-            count = int(going.sum())
+            active = (slope * step).sum(1) >= 2 * _CLOSE  # about twice the remaining decrease
+            count = int(active.sum())
             if count == 0:
                 break
-            if 2 * count <= len(going):
-                found[here] = theta
-                here, shift, theta, slope, step, now, length = (
-                    part[going] for part in (here, shift, theta, slope, step, now, length)
+            if 2 * count <= len(active):
+                models[places] = theta
+                places, shift, theta, slope, step, now, length = (
+                    part[active] for part in (places, shift, theta, slope, step, now, length)
                 )
-                memory.keep(going)
-            moved = theta - length[:, None] * step
-            then, after = self._at(moved, shift)
+                memory.keep(active)
+            updated = theta - length[:, None] * step
+            then, after = self._objective(updated, shift)
             better = then <= now + rounding * (1 + now.abs())
             keep = better[:, None]
-            memory.add(torch.where(keep, moved - theta, 0.0), torch.where(keep, after - slope, 0.0))
-            theta, slope = torch.where(keep, moved, theta), torch.where(keep, after, slope)
+            memory.add(torch.where(keep, updated - theta, 0.0), torch.where(keep, after - slope, 0.0))
+            theta, slope = torch.where(keep, updated, theta), torch.where(keep, after, slope)
             now, length = torch.where(better, then, now), torch.where(better, 1.0, length / 4)
-        found[here] = theta
-        return found
+        models[places] = theta
+        return models
 
-    def _at(self, theta: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
-        """What is minimised (b,), and its slope (b, d), at models of coalitions whose slopes differ by `shift`."""
+    def _objective(self, theta: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+        """The objective (b,) and its gradient (b, d), at models of coalitions with the gradient shift `shift`."""
         rows = self.rows
-        if self._mirrored:  # one output is the other's negative: half of the work
-            apart = 2 * theta[:, : rows.x.shape[1]] @ rows.x.T
-            losses = functional.softplus(apart) - apart * rows.y[:, 0]
-            half = (apart.sigmoid_() - rows.y[:, 0]) @ rows.x
+        if self._mirrored:  # the outputs have opposite signs: half of the work
+            margins = 2 * theta[:, : rows.x.shape[1]] @ rows.x.T
+            losses = functional.softplus(margins) - margins * rows.y[:, 0]
+            half = (margins.sigmoid_() - rows.y[:, 0]) @ rows.x
             residuals = torch.cat([half, -half], dim=1)
         else:
             losses, all_residuals = rows.losses_and_residuals(rows.outputs(theta))
@@ -146,53 +146,53 @@ class Refitting:
         return losses.mean(-1) + (shift * theta).sum(1) + RIDGE / 2 * theta.square().sum(1), slope
 
     def correction(self, records: Floats, meaningless: Floats, copies: Floats) -> Floats:
-        """Return what is added to the utility of a coalition's refitted model."""
+        """Return the correction to the utility of the refitted models, from learning curves (c,)."""
         if self._curves is None:
             return np.zeros(len(records))
-        less = np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies)
-        return np.asarray(self.evaluate.slope * less)
+        loss_difference = np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies)
+        return np.asarray(self.evaluate.slope * loss_difference)
 
 
 class _Memory:
-    """The last steps of a batch of fits, and what they say of the curvature, beside the public one or the fits' own."""
+    """The L-BFGS memory of a batch: its last steps, and the initial inverse curvature (public, or each fit's own)."""
 
-    def __init__(self, vectors: Tensor, inverse: Tensor, own: Tensor | None) -> None:
-        self._vectors, self._inverse, self._own = vectors, inverse, own
+    def __init__(self, vectors: Tensor, inverse: Tensor, own_inverse: Tensor | None) -> None:
+        self._vectors, self._inverse, self._own_inverse = vectors, inverse, own_inverse
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def add(self, moved: Tensor, changed: Tensor) -> None:
-        """Take note of steps (b, d) and of what they did to slopes; steps that were not taken are zero."""
-        bent = (moved * changed).sum(1, keepdim=True)
-        weight = torch.where(bent > 0, 1 / bent.clamp_min(1e-30), 0.0)
-        self._pairs = [*self._pairs, (moved, changed, weight)][-_REMEMBERED:]
+    def add(self, step: Tensor, slope_change: Tensor) -> None:
+        """Add steps (b, d) and the changes of the gradient; rejected steps are zero."""
+        curvature = (step * slope_change).sum(1, keepdim=True)
+        weight = torch.where(curvature > 0, 1 / curvature.clamp_min(1e-30), 0.0)
+        self._pairs = [*self._pairs, (step, slope_change, weight)][-_REMEMBERED:]
 
-    def keep(self, which: Tensor) -> None:
-        """Forget the fits of a batch that are not among these."""
-        self._pairs = [(moved[which], changed[which], weight[which]) for moved, changed, weight in self._pairs]
-        self._own = None if self._own is None else self._own[which]
+    def keep(self, index: Tensor) -> None:
+        """Keep only these fits of the batch."""
+        self._pairs = [(step[index], slope_change[index], weight[index]) for step, slope_change, weight in self._pairs]
+        self._own_inverse = None if self._own_inverse is None else self._own_inverse[index]
 
     def step(self, slope: Tensor) -> Tensor:
-        """Return the steps (b, d) from slopes: the two loops of L-BFGS."""
-        direction, shares = slope, []
-        for moved, changed, weight in reversed(self._pairs):
-            share = weight * (moved * direction).sum(1, keepdim=True)
-            direction = direction - share * changed
-            shares.append(share)
-        if self._own is None:
+        """Return the steps (b, d) for these gradients, by the two-loop recursion of L-BFGS."""
+        direction, coefficients = slope, []
+        for step, slope_change, weight in reversed(self._pairs):
+            coefficient = weight * (step * direction).sum(1, keepdim=True)
+            direction = direction - coefficient * slope_change
+            coefficients.append(coefficient)
+        if self._own_inverse is None:
             direction = ((direction @ self._vectors) * self._inverse) @ self._vectors.T
         else:
-            half = (self._own @ direction[:, : self._own.shape[1], None]).squeeze(-1)
+            half = (self._own_inverse @ direction[:, : self._own_inverse.shape[1], None]).squeeze(-1)
             direction = torch.cat([half, -half], dim=1)
-        for (moved, changed, weight), share in zip(self._pairs, reversed(shares), strict=True):
-            direction = direction + moved * (share - weight * (changed * direction).sum(1, keepdim=True))
+        for (step, slope_change, weight), coefficient in zip(self._pairs, reversed(coefficients), strict=True):
+            direction = direction + step * (coefficient - weight * (slope_change * direction).sum(1, keepdim=True))
         return direction
 
 
 class _Fits:
-    """The models (c, d) of some coalitions, and the curvature there."""
+    """The models (c, d) of a batch of coalitions, and the curvature there."""
 
-    def __init__(self, refitting: Refitting, of: bytes, theta: Tensor) -> None:
-        self._refitting, self.of, self.theta = refitting, of, theta
+    def __init__(self, refitting: Refitting, key: bytes, theta: Tensor) -> None:
+        self._refitting, self.key, self.theta = refitting, key, theta
 
     @cached_property
     def inverses(self) -> Tensor | None:
@@ -201,16 +201,16 @@ class _Fits:
 
 
 class RefitGame(ReleaseGame):
-    """What coalitions of the parties of a table of descriptions are worth; made by `Table.game`.
+    """The refit game of a table of descriptions; made by `Table.game`.
 
-    Formal guarantee: reads the table and public things only; what it returns is post-processing.
+    Formal guarantee: reads the table and public inputs only; its results are post-processing.
 
     Args:
         refitting: the public side.
         rows: the releases (n, m + 2).
-        noise_std: the noise in them (n,).
-        units: the parties' public numbers of units (n,).
-        near: a game of releases near these: its models are where the fits of the same coalitions begin.
+        noise_std: noise standard deviation of each row (n,).
+        units: public number of units of each party (n,).
+        near: a game of similar releases; its models start the fits of the same coalitions.
     """
 
     def __init__(
@@ -220,18 +220,18 @@ class RefitGame(ReleaseGame):
         self._fits: _Fits | None = None
         self.refitting, self.rows, self.n = refitting, rows, len(rows)
         self._noise_std, self._units = noise_std, units
-        self.readings: list[Reading] = [read(*given) for given in self._given()]
+        self.readings: list[Reading] = [read(*arguments) for arguments in self._reading_arguments()]
 
-    def _given(self) -> Iterator[tuple[Surrogate, int, Tensor, float, int, bool]]:
-        """What is known of each party's release."""
+    def _reading_arguments(self) -> Iterator[tuple[Surrogate, int, Tensor, float, int, bool]]:
+        """The arguments of `reading.read` for each party."""
         surrogate, regression = self.refitting.surrogate, self.refitting.rows.regression
-        known = zip(self.rows.cpu(), self._noise_std.tolist(), self._units.tolist(), strict=True)
-        for party, (row, std, size) in enumerate(known):
+        releases = zip(self.rows.cpu(), self._noise_std.tolist(), self._units.tolist(), strict=True)
+        for party, (row, std, size) in enumerate(releases):
             yield surrogate, party, row, std, size, regression
 
     def without_noise(self, generator: np.random.Generator) -> RefitGame:
-        """Return the game of what parties would have released without noise: one draw, given what they have."""
-        rows = torch.stack([without_noise(*given, generator) for given in self._given()])
+        """Return the game of a posterior draw of the releases without noise."""
+        rows = torch.stack([without_noise(*arguments, generator) for arguments in self._reading_arguments()])
         return RefitGame(self.refitting, rows.to(self.rows), np.zeros(self.n), self._units, self)
 
     def with_rows(self, rows: Tensor) -> RefitGame:
@@ -239,7 +239,7 @@ class RefitGame(ReleaseGame):
         return RefitGame(self.refitting, rows, self._noise_std, self._units, self)
 
     def worth(self, coalitions: Bools) -> Floats:
-        """Return the worth of each coalition, all of them refitted at once."""
+        """Return the worth of each coalition, refitted in batches."""
         parties = self.readings
         units, copies, meaningless, further = (
             np.array([getattr(reading, name) for reading in parties])
@@ -247,25 +247,25 @@ class RefitGame(ReleaseGame):
         )
         weights = coalitions * units
         records = weights.sum(1)
-        some = records > 0
-        weights, records = weights[some], records[some]
+        nonempty = records > 0
+        weights, records = weights[nonempty], records[nonempty]
         repeated, spread = weights @ copies, weights @ (copies * further)
         worths = np.empty(len(coalitions))
         nobody = torch.zeros(1, len(self.refitting.surrogate.origin)).to(self.rows)
-        worths[~some] = float(self.refitting.evaluate(nobody))
-        if not some.any():
+        worths[~nonempty] = float(self.refitting.evaluate(nobody))
+        if not nonempty.any():
             return worths
         gradients = torch.stack([reading.gradient for reading in parties])
         means = (torch.from_numpy(weights / records[:, None]) @ gradients).to(self.rows)
-        which = np.packbits(coalitions[some]).tobytes()
+        coalition_key = np.packbits(coalitions[nonempty]).tobytes()
         near = None if self._near is None else self._near._fits
-        if near is not None and near.of == which:
-            theta = self.refitting.fitted(means, near.theta, near.inverses)
+        if near is not None and near.key == coalition_key:
+            theta = self.refitting.fit(means, near.theta, near.inverses)
         else:
-            theta = self.refitting.fitted(means)
+            theta = self.refitting.fit(means)
         if len(theta) <= _MOST_KEPT:
-            self._fits = _Fits(self.refitting, which, theta)
+            self._fits = _Fits(self.refitting, coalition_key, theta)
         utilities = self.refitting.evaluate(theta).cpu().numpy()
         noise = weights @ meaningless / records
-        worths[some] = utilities + self.refitting.correction(records**2 / spread, noise, repeated / records)
+        worths[nonempty] = utilities + self.refitting.correction(records**2 / spread, noise, repeated / records)
         return worths

@@ -1,9 +1,9 @@
-"""What the refit game is expected to be worth: how well it agrees with retraining, tried on made-up parties.
+"""Rehearse the refit game on pseudo-parties: the expected rank correlation of its values with retraining.
 
-Half of the public rows play the public set, the other half is dealt to made-up parties, a third of which have a defect
-planted. They release as the real ones would, with the noise of the real sizes, and their values are compared with those
-of retraining on every coalition. So are their sizes, which are public and cost nothing. Rows are halved a few times,
-and dealt anew a few times each.
+One half of the public rows serves as the public set. The other half is dealt to pseudo-parties; a third of them get a
+planted defect. They release descriptions with the noise of the real sizes. Their values, and for comparison their
+sizes, which are public, are compared with retraining on every coalition. There are several splits, and several deals of
+each.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from dpvalue.streams import Purpose, stream
 _PARTIES, _SPLITS, _DEALS = 6, 3, 4
 _LEAST_RECORDS = 5
 TOO_SMALL = 0.5
-"""A party is too small for its budget if its noise hides half of the way to meaningless labels."""
+"""A party is too small for its budget if its noise exceeds this share of the effect of meaningless labels."""
 
 
 @dataclass(frozen=True, eq=False)
 class PseudoParties:
-    """What made-up parties are like.
+    """The sizes and noise of pseudo-parties.
 
     Attributes:
-        units: numbers of units.
-        noise: in clipping norms.
+        units: number of units of each party (n,).
+        noise: noise standard deviation of each party, in clipping norms (n,).
         whole: whether parties are clipped as a whole.
     """
 
@@ -51,10 +51,10 @@ class PseudoParties:
     whole: bool
 
 
-def too_small(surrogate: Surrogate, made: PseudoParties) -> tuple[int, ...]:
-    """Return the numbers of units of the parties whose noise hides what matters most."""
+def too_small(surrogate: Surrogate, pseudo: PseudoParties) -> tuple[int, ...]:
+    """Return the numbers of units of the parties that are too small for the budget, ascending."""
     hidden = []
-    for party, (std, size) in enumerate(zip(made.noise.tolist(), made.units.tolist(), strict=True)):
+    for party, (std, size) in enumerate(zip(pseudo.noise.tolist(), pseudo.units.tolist(), strict=True)):
         window = surrogate.window(party)
         if std * window.norm > TOO_SMALL * float(window.noise.norm()):
             hidden.append(int(size))
@@ -62,62 +62,62 @@ def too_small(surrogate: Surrogate, made: PseudoParties) -> tuple[int, ...]:
 
 
 def rehearse(
-    model: Linear, public: PublicSet, made: PseudoParties, surrogate: Surrogate, engine: Engine, seed: int
+    model: Linear, public: PublicSet, pseudo: PseudoParties, surrogate: Surrogate, engine: Engine, seed: int
 ) -> Agreement:
-    """Return how well values are expected to agree with retraining, for parties like these.
+    """Return the expected agreement of values with retraining, for parties of these sizes.
 
     Formal guarantee: reads public rows and public sizes only.
     """
     streams = [stream(seed, Purpose.REHEARSAL, repeat) for repeat in range(_SPLITS)]
-    halves = [_Half(model, public, made, engine, generator) for generator in streams]
-    found = np.array([[half.rehearsed() for _ in range(_DEALS)] for half in halves])
-    values, sizes = found[..., 0], found[..., 1]
+    halves = [_Half(model, public, pseudo, engine, generator) for generator in streams]
+    correlations = np.array([[half.rehearse() for _ in range(_DEALS)] for half in halves])
+    values, sizes = correlations[..., 0], correlations[..., 1]
     whole, beyond = RehearsedMean.of(values), RehearsedMean.of(values - sizes)
     scale = float(np.mean([half.scale for half in halves]))
-    return Agreement(whole.mean, whole.error, float(sizes.mean()), beyond, scale, too_small(surrogate, made))
+    return Agreement(whole.mean, whole.error, float(sizes.mean()), beyond, scale, too_small(surrogate, pseudo))
 
 
 class _Half:
-    """One half of the public rows, which plays the public set, and the other, which is dealt to made-up parties."""
+    """A split of the public rows: one half serves as the public set, the other is dealt to pseudo-parties."""
 
     def __init__(
-        self, model: Linear, public: PublicSet, made: PseudoParties, engine: Engine, generator: np.random.Generator
+        self, model: Linear, public: PublicSet, pseudo: PseudoParties, engine: Engine, generator: np.random.Generator
     ) -> None:
         order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
         judging, dealt = order[: len(order) // 2], order[len(order) // 2 :]
-        picked = generator.permutation(len(made.units))[:_PARTIES]
-        self.scale = min(1.0, len(dealt) / max(int(made.units[picked].sum()), 1))
-        self._counts = np.maximum((made.units[picked] * self.scale).astype(np.int64), _LEAST_RECORDS)
+        picked = generator.permutation(len(pseudo.units))[:_PARTIES]
+        self.scale = min(1.0, len(dealt) / max(int(pseudo.units[picked].sum()), 1))
+        self._counts = np.maximum((pseudo.units[picked] * self.scale).astype(np.int64), _LEAST_RECORDS)
         half = replace(public, x=public.x[judging], y=public.y[judging], metric=LOSS, l2=0.0)
         self._pool = Rows.of(model, replace(half, x=public.x[dealt], y=public.y[dealt]))
-        self._made = replace(made, noise=made.noise[picked])
+        self._pseudo = replace(pseudo, noise=pseudo.noise[picked])
         seed = int(generator.integers(2**31))
-        self._surrogate = make_surrogate(model, half, self._counts, self._made.noise, seed, made.whole)
+        self._surrogate = make_surrogate(model, half, self._counts, self._pseudo.noise, seed, pseudo.whole)
         self._judging = Rows.of(model, half)
         self._refitting = Refitting(self._surrogate, self._judging, Evaluator(half, model, engine), seed)
         self._model, self._engine, self._generator, self._like = model, engine, generator, public.x
 
-    def rehearsed(self) -> tuple[float, float]:
-        """Deal the rows once; return the rank correlations with retraining, of values and of sizes."""
+    def rehearse(self) -> tuple[float, float]:
+        """Deal the rows once; return the rank correlations of values and of sizes with retraining."""
         order = torch.from_numpy(self._generator.permutation(len(self._pool.x)))
-        parties = _parties(self._pool.take(order.to(self._pool.x.device)), self._counts, self._generator)
-        rows = _releases(self._model, self._surrogate, parties, self._made, self._engine, self._generator)
-        game = RefitGame(self._refitting, rows.to(self._like), self._made.noise, self._counts)
-        values, truth = (value_game(played).values for played in (game, ListedGame(_truth(self._judging, parties))))
+        parties = _parties(self._pool.select(order.to(self._pool.x.device)), self._counts, self._generator)
+        rows = _releases(self._model, self._surrogate, parties, self._pseudo, self._engine, self._generator)
+        refit_game = RefitGame(self._refitting, rows.to(self._like), self._pseudo.noise, self._counts)
+        values, truth = (value_game(game).values for game in (refit_game, ListedGame(_truth(self._judging, parties))))
         return _spearman(values, truth), _spearman(self._counts, truth)
 
 
 def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[Rows]:
-    """Parties of so many rows, a third of which have a defect, whoever they are."""
+    """Parties with these numbers of rows; a random third has a defect."""
     parties = []
-    at, number = 0, len(counts)
-    hurt = generator.permutation(number)[: -(-number // 3)]
-    for place, count in enumerate(counts):
-        own = pool.take(torch.arange(at, at + count) % len(pool.x))
-        at += int(count)
-        if place in hurt:
-            own, _ = DEFECTS[int(generator.integers(2 * len(DEFECTS))) % len(DEFECTS)](own, generator, int(count))
-        parties.append(own)
+    start, number = 0, len(counts)
+    corrupted = generator.permutation(number)[: -(-number // 3)]
+    for index, count in enumerate(counts):
+        party = pool.select(torch.arange(start, start + count) % len(pool.x))
+        start += int(count)
+        if index in corrupted:
+            party, _ = DEFECTS[int(generator.integers(2 * len(DEFECTS))) % len(DEFECTS)](party, generator, int(count))
+        parties.append(party)
     return parties
 
 
@@ -125,25 +125,27 @@ def _releases(
     model: Linear,
     surrogate: Surrogate,
     parties: list[Rows],
-    made: PseudoParties,
+    pseudo: PseudoParties,
     engine: Engine,
     generator: np.random.Generator,
 ) -> Tensor:
-    """What parties would release: descriptions behind the mechanism, with noise of the real sizes (n, size)."""
+    """The releases of the parties (n, size): clipped descriptions, with the noise of the real sizes."""
     x = torch.cat([party.x[:, :-1] for party in parties]).cpu().numpy()  # the constant is the model's
     y = torch.cat([party.y[:, 0] if party.regression else party.y.argmax(1) for party in parties]).cpu().numpy()
     sizes = np.array([len(party.x) for party in parties])
     like = surrogate.weights().to(engine.torch_device, engine.torch_dtype)
     rows = PublicRows.by_party(x, y, sizes, like.dtype, like.device)
-    mechanism = Mechanism(1.0, 0.0, "party" if made.whole else "record", "zero_out")
-    contributions = Contributions(surrogate.described(model, like), rows, mechanism, engine)
-    clipped = contributions.along(like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)).cpu()
-    drawn = generator.standard_normal(tuple(clipped.shape))
-    return clipped + torch.from_numpy(made.noise[:, None] * drawn)
+    mechanism = Mechanism(1.0, 0.0, "party" if pseudo.whole else "record", "zero_out")
+    contributions = Contributions(surrogate.description_model(model, like), rows, mechanism, engine)
+    clipped = contributions.mean_gradients(
+        like[None], like.new_ones(1), torch.arange(len(sizes), device=like.device)
+    ).cpu()
+    noise = generator.standard_normal(tuple(clipped.shape))
+    return clipped + torch.from_numpy(pseudo.noise[:, None] * noise)
 
 
 def _truth(judging: Rows, parties: list[Rows]) -> Floats:
-    """What retraining on each coalition's rows is worth (2^n,)."""
+    """The worths of retraining on each coalition's rows (2^n,)."""
     rows = Rows(
         torch.cat([party.x for party in parties]), torch.cat([party.y for party in parties]), judging.regression
     )
@@ -155,8 +157,8 @@ def _truth(judging: Rows, parties: list[Rows]) -> Floats:
 
 
 def _spearman(first: Floats | Ints, second: Floats) -> float:
-    """The rank correlation; equals share their ranks, and what is equal throughout has none: 0."""
+    """The rank correlation; ties share their ranks, and a constant vector has correlation 0."""
     ranks = [(values[:, None] > values).sum(1) + (values[:, None] == values).sum(1) / 2 for values in (first, second)]
-    one, other = (rank - rank.mean() for rank in ranks)
-    lengths = float(np.linalg.norm(one) * np.linalg.norm(other))
-    return float(one @ other) / lengths if lengths > 0 else 0.0
+    first_rank, second_rank = (rank - rank.mean() for rank in ranks)
+    lengths = float(np.linalg.norm(first_rank) * np.linalg.norm(second_rank))
+    return float(first_rank @ second_rank) / lengths if lengths > 0 else 0.0

@@ -1,8 +1,8 @@
-"""Scores: each party releases minus its loss under a public model, and v(S) is the sum of the scores of S.
+"""Scores: each party releases its negated loss under a public model, and v(S) is the sum of the scores of S.
 
-What a party adds is the same whoever else is there, so that every semivalue whose position weights are 1 on average
-(all of them) is the score itself. A score above zero is that of a party which fits the public model
-better than public rows do on average. Nothing is known of redundancy: a copied row has the value of the row.
+The marginal of a party does not depend on the other parties. Position weights have mean 1, so every semivalue equals
+the score. A positive score means that the party fits the public model better than public rows do on average. Scores
+ignore redundancy: a copy of a row has the value of the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
-from dpvalue.methods.base import Choice, Method, expected_auc, projection_header, projection_of, require_no_tensors
+from dpvalue.methods.base import Choice, Method, projection_header, projection_of, rehearsed_auc, require_no_tensors
 from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Score, SubspaceModel, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
@@ -33,19 +33,19 @@ from dpvalue.protocol.statistics import Loss, Statistic
 
 @dataclass(frozen=True, eq=False)
 class Scores(Method):
-    """Minus the loss under a public model is released, less that of public rows; v(S) is the sum of S.
+    """Sums of negated losses under a public model, relative to the mean of public rows.
 
-    It is chosen by `Steps` where it finds more, or asked for by `Projection(1, "loss")`.
+    `Steps` chooses it where it has the larger expected AUC; `Projection(1, "loss")` requests it.
 
     Args:
-        line: from where to which public model.
+        line: the line through the public model.
     """
 
     name: ClassVar[str] = "scores"
     game_name: ClassVar[str] = "sum of scores"
-    words: ClassVar[str] = "released a score: what is valued is the sum of scores, an additive game"
-    worth: ClassVar[str] = "sum of scores"
-    named: ClassVar[bool] = False
+    summary: ClassVar[str] = "released a score: what is valued is the sum of scores, an additive game"
+    worth_label: ClassVar[str] = "sum of scores"
+    is_selectable: ClassVar[bool] = False
 
     line: Projection
 
@@ -60,25 +60,25 @@ class Scores(Method):
         return Loss()
 
     @classmethod
-    def choose(cls, at: Situation, rehearsal: Rehearsal | None = None) -> Choice:
-        """Refuse: settings do not name this method."""
+    def choose(cls, situation: Situation, rehearsal: Rehearsal | None = None) -> Choice:
+        """Raise: settings cannot name this method."""
         raise DpvalueError("game must not be 'scores': give projection=Projection(1, 'loss') instead")
 
-    def expected(self, at: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | None:
-        """Return how well corrupted parties are expected to be found."""
-        return expected_auc(at, choice, rehearsal)
+    def expectation(self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Expectation | None:
+        """Return the expected AUC of detecting corrupted parties."""
+        return rehearsed_auc(situation, choice, rehearsal)
 
-    def through(self, numbers: UnitNumbers) -> UnitNumbers:
-        """Return the line, asked for losses."""
-        assert isinstance(numbers, SubspaceModel)
-        return Score(numbers)
+    def unit_numbers(self, model: UnitNumbers) -> UnitNumbers:
+        """Return the negated losses along the line."""
+        assert isinstance(model, SubspaceModel)
+        return Score(model)
 
     def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> AdditiveGame:
-        """Return the sum of the table's scores, whatever the utility."""
+        """Return the additive game of the table's scores; it does not depend on the utility."""
         return AdditiveGame(table.rows)
 
-    def stand_ins(self, at: Situation, choice: Choice, rows: Tensor) -> AdditiveGame:
-        """Return the sum of these scores."""
+    def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> AdditiveGame:
+        """Return the additive game of these scores."""
         return AdditiveGame(rows)
 
     def header(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class Scores(Method):
         return projection_header(self.line)
 
     @classmethod
-    def of_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
-        """Return what a file describes."""
+    def from_parts(cls, header: dict[str, Any], tensors: Tensors, origin: Tensor, basis: Tensor | None) -> Self:
+        """Return the method of a file."""
         require_no_tensors(cls.name, tensors)
         line = projection_of(header, basis)
         if line is None or not line.is_score:
@@ -95,18 +95,18 @@ class Scores(Method):
         return cls(line)
 
 
-def zero_of_scores(projection: Projection | None, at: Situation) -> Scale:
-    """Return how scores are read without privacy: less the mean of public rows. Gradients are read as they are."""
+def score_scale(projection: Projection | None, situation: Situation) -> Scale:
+    """Return the scale of releases without privacy: scores are shifted by the mean of public rows."""
     if projection is None or not projection.is_score:
         return Scale()
-    clean = [fold[0].score for fold in at.rehearsal().sketches(projection).values()]
+    clean = [fold[0].score for fold in situation.rehearsal().sketches(projection).values()]
     return Scale(level=-float(np.concatenate(clean).mean()))
 
 
 class AdditiveGame(ReleaseGame):
-    """What coalitions of the parties of a table of scores are worth; made by `Table.game`.
+    """The additive game of a table of scores; made by `Table.game`.
 
-    Formal guarantee: reads the table only; what it returns is post-processing.
+    Formal guarantee: reads the table only; its results are post-processing.
 
     Args:
         rows: the scores (n, 1).
@@ -137,5 +137,5 @@ class AdditiveGame(ReleaseGame):
         return self._scores
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
-        """Return any semivalue: the scores, times the mean of its position weights, which is 1."""
+        """Return the semivalue: the scores times the mean of the position weights, which is 1."""
         return self._scores * float(semivalue.position_weights(self.n).mean())

@@ -11,12 +11,12 @@ from dpvalue.games.solving import ReleaseGame
 
 
 class TableGame(ReleaseGame):
-    """What coalitions of the parties of a table are worth; made by `Table.game`.
+    """The game of a table's rows as steps of a model; made by `Table.game`.
 
-    Formal guarantee: reads the table and public things only; what it returns is post-processing.
+    Formal guarantee: reads the table and public inputs only; its results are post-processing.
 
     Args:
-        walker: the public side of a walk: a model, where it starts, how far a row moves it, and on what it runs.
+        walker: model, initial parameters, learning rate and engine of a walk.
         evaluate: the utility of models.
         rows: the table (n, d), on the walker's device.
     """
@@ -29,7 +29,7 @@ class TableGame(ReleaseGame):
         return TableGame(self.walker, self.evaluate, rows)
 
     def worth(self, coalitions: Bools) -> Floats:
-        """Return V of the model of each coalition."""
+        """Return the utility of the model of each coalition."""
         walker, rows = self.walker, self.rows
         batch = walker.engine.piece(4 * walker.model.size + self.n, least=2048)
         sums = (members.to(rows) @ rows for members in torch.from_numpy(coalitions).split(batch))
@@ -37,7 +37,7 @@ class TableGame(ReleaseGame):
         return torch.cat(worths).cpu().numpy()
 
     def walk(self, orders: Ints) -> Floats:
-        """Return marginals along each order: a model is one row further along than the one before it."""
+        """Return the marginals along each order; each party moves the model by its row."""
         utilities = torch.empty(len(orders), self.n + 1, dtype=torch.float64, device=self.rows.device)
         utilities[:, 0] = self.evaluate(self.walker.initial[None])
         for walks, positions, _, after in self.walker.prefixes(self.rows, orders):
@@ -46,7 +46,7 @@ class TableGame(ReleaseGame):
         return utilities.diff(dim=1).cpu().numpy()
 
     def leave_one_out(self) -> Floats:
-        """Return what each party adds to all the others: without it the model is one row less far along."""
+        """Return the marginal of each party to all others."""
         rate = self.walker.learning_rate
         everyone = self.walker.initial - rate * self.rows.sum(0)
         whole = self.evaluate(everyone[None])

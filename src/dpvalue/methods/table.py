@@ -15,7 +15,7 @@ from dpvalue.engine.engines import Engine
 from dpvalue.engine.evaluator import Walker
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import ReleaseGame
-from dpvalue.models import Model, ModelFactory, build_model, projected
+from dpvalue.models import Model, ModelFactory, build_model, project_model
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.schedule import Schedule
@@ -104,7 +104,7 @@ class ReleaseTable:
         model = self.whole_model(engine)
         initial = self.initial.to(engine.torch_device, engine.torch_dtype)
         if self.basis is not None:
-            model = projected(model, initial, self.basis.to(initial))
+            model = project_model(model, initial, self.basis.to(initial))
             initial = model.initial(0)
         return Walker(model, initial, self.learning_rate, engine)
 
@@ -130,7 +130,7 @@ class ReleaseTable:
         model = build_model(
             self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        model = self.method.completed(model, like)
+        model = self.method.complete(model, like)
         if self.method.digest(model, like) != self.digest:
             raise DpvalueError("model is not the one of the table: its digest differs")
         if model.size != len(self.initial):

@@ -8,7 +8,7 @@ form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the l
 from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
-from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, projected
+from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
 from dpvalue.models.headed import Head, HeadOnTrunk, find_head, head_on_trunk
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
@@ -33,7 +33,7 @@ __all__ = [
     "find_head",
     "head_on_trunk",
     "paper_cnn",
-    "projected",
+    "project_model",
     "row_losses",
     "task_of",
 ]  # fmt: skip

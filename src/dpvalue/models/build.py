@@ -85,7 +85,7 @@ def train_together(
 ) -> list[list[Tensor]]:
     """Return what `train` returns for each of several sets of rows and labels, all of them trained side by side."""
     training = Training(model, initial, sets, seed)
-    stages = [training.until(step) for step in steps]
+    stages = [training.run_until(step) for step in steps]
     return [list(parameters) for parameters in zip(*stages, strict=True)] or [[] for _ in sets]
 
 
@@ -110,12 +110,12 @@ class Training:
         for row, count in zip(self._weights, counts, strict=True):
             row[: min(width, count)] = 1 / min(width, count)
         self._mean, self._square = torch.zeros_like(self._theta), torch.zeros_like(self._theta)
-        self._gradients = self._of_linear() if isinstance(model, Linear) else self._of_any
+        self._gradients = self._linear_gradients() if isinstance(model, Linear) else self._any_gradients
 
-    def until(self, step: int) -> list[Tensor]:
+    def run_until(self, step: int) -> list[Tensor]:
         """Go on to this many steps of Adam, which is no fewer than before, and return the parameters of each."""
         mean, square = self._mean, self._square
-        for rows in self._drawn(step - self.step):
+        for rows in self._draw_rows(step - self.step):
             self.step += 1
             gradient = self._gradients(rows)
             # Adam in four lines: torch.optim takes longer to import than all of this to run.
@@ -125,28 +125,28 @@ class Training:
             self._theta.addcdiv_(mean, size, value=-LEARNING_RATE / (1 - _DECAYS[0] ** self.step))
         return list(self._theta.clone())
 
-    def _drawn(self, steps: int) -> Iterator[Tensor]:
+    def _draw_rows(self, steps: int) -> Iterator[Tensor]:
         """Which rows (sets, batch) each of the next steps takes."""
         width = self._weights.shape[1]
-        drawn = {count: [next(batches) for _ in range(steps)] for count, batches in self._batches.items()}
-        by_set = [np.array(drawn[count], dtype=np.int64).reshape(steps, width) for count in self._counts]
+        draws = {count: [next(batches) for _ in range(steps)] for count, batches in self._batches.items()}
+        by_set = [np.array(draws[count], dtype=np.int64).reshape(steps, width) for count in self._counts]
         yield from torch.from_numpy(self._starts + np.stack(by_set, axis=1)).to(self._x.device)
 
-    def _of_any(self, rows: Tensor) -> Tensor:
+    def _any_gradients(self, rows: Tensor) -> Tensor:
         return self._model.gradients(self._theta, self._x[rows], self._y[rows], self._weights)
 
-    def _of_linear(self) -> Callable[[Tensor], Tensor]:
+    def _linear_gradients(self) -> Callable[[Tensor], Tensor]:
         """The same for linear models, by outputs (sets, outputs, rows): the faster order of the same sums."""
         weights, (count, width) = self._weights.unsqueeze(1), self._weights.shape
         features = self._x.shape[1]
         table = torch.cat([self._x, self._y.view(len(self._x), -1)], dim=1)
-        taken = table.new_empty(count * width, table.shape[1])
-        x, y = taken.view(count, width, -1).tensor_split([features], dim=2)
+        batch = table.new_empty(count * width, table.shape[1])
+        x, y = batch.view(count, width, -1).tensor_split([features], dim=2)
         columns, labels, matrix = x.transpose(1, 2), y.transpose(1, 2), self._theta.view(count, -1, features)
         regression = self._model.task == REGRESSION
 
         def gradients(rows: Tensor) -> Tensor:
-            torch.index_select(table, 0, rows.view(-1), out=taken)
+            torch.index_select(table, 0, rows.view(-1), out=batch)
             outputs = torch.bmm(matrix, columns)
             residuals = outputs.sub_(labels).mul_(2) if regression else outputs.softmax(1).sub_(labels)
             return torch.bmm(residuals.mul_(weights), x).view(count, -1)

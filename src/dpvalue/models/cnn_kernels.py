@@ -32,15 +32,15 @@ _SHAPES = {1: (128, 1, 2), 2: (64, 1, 4), 3: (64, 1, 4), 4: (32, 1, 4)}
 @triton.jit
 def _pixels(first, there, apart, WIDTH: tl.constexpr):
     """Load the 4 x 4 pixels of one colour from which a window of the pooling is made."""
-    found = ()
+    pixels = ()
     for place in tl.static_range(16):
         pixel = tl.load(first + (place // 4 * WIDTH + place % 4) * apart, mask=there, other=0.0)
-        found = found + (pixel,)  # noqa: RUF005
-    return found
+        pixels = pixels + (pixel,)  # noqa: RUF005
+    return pixels
 
 
 @triton.jit
-def _convolved(total, pixels, kernel, CORNER: tl.constexpr):
+def _convolve(total, pixels, kernel, CORNER: tl.constexpr):
     """Add the 3 x 3 products of a kernel with the pixels from a corner on."""
     for tap in tl.static_range(9):
         total += pixels[CORNER + tap // 3 * 4 + tap % 3] * tl.load(kernel + tap)
@@ -48,9 +48,9 @@ def _convolved(total, pixels, kernel, CORNER: tl.constexpr):
 
 
 @triton.jit
-def _larger(one, other):
+def _larger(first, second):
     """Return the larger one; what is not a number stays so."""
-    return tl.maximum(one, other, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(first, second, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
@@ -82,10 +82,10 @@ def _outputs(
                 s01, s10, s11 = s00, s00, s00
                 for colour in tl.static_range(COLOURS):
                     kernel = kernels + (channel * COLOURS + colour) * 9
-                    s00 = _convolved(s00, pixels[colour], kernel, 0)
-                    s01 = _convolved(s01, pixels[colour], kernel, 1)
-                    s10 = _convolved(s10, pixels[colour], kernel, 4)
-                    s11 = _convolved(s11, pixels[colour], kernel, 5)
+                    s00 = _convolve(s00, pixels[colour], kernel, 0)
+                    s01 = _convolve(s01, pixels[colour], kernel, 1)
+                    s10 = _convolve(s10, pixels[colour], kernel, 4)
+                    s11 = _convolve(s11, pixels[colour], kernel, 5)
                 hidden = _larger(_larger(_larger(s00, s01), _larger(s10, s11)), 0.0)
                 weights = linear + channel * (ROWS * COLUMNS) + i * COLUMNS + j
                 sums = ()
@@ -107,9 +107,9 @@ def cnn_outputs(theta: Tensor, x: Tensor, outputs: int) -> Tensor:
     columns_first = x.permute(1, 2, 3, 0).contiguous()
     out = torch.empty(len(theta), images, outputs, dtype=theta.dtype, device=theta.device)
     tile, warps, unroll = _SHAPES[colours]
-    for some, found in zip(theta.contiguous().split(_MODELS), out.split(_MODELS), strict=True):
-        _outputs[triton.cdiv(images, tile), len(some)](
-            some, columns_first, found, images, theta.shape[1],
+    for models, part in zip(theta.contiguous().split(_MODELS), out.split(_MODELS), strict=True):
+        _outputs[triton.cdiv(images, tile), len(models)](
+            models, columns_first, part, images, theta.shape[1],
             COLOURS=colours, HEIGHT=height, WIDTH=width, ROWS=(height - 2) // 2, COLUMNS=(width - 2) // 2,
             OUTPUTS=outputs, TILE=tile, UNROLL=unroll, num_warps=warps, num_stages=1,
         )  # fmt: skip
@@ -134,7 +134,7 @@ def _gradients(
     there = (cell < ROWS * COLUMNS) & (channel < 16)
     pixel = (2 * (cell // COLUMNS)) * WIDTH + 2 * (cell % COLUMNS) + 0 * channel
     image = x + model * (COLOURS * HEIGHT * WIDTH)
-    kernels, found = theta + model * size, out + model * size
+    kernels, gradients = theta + model * size, out + model * size
     biases = 144 * COLOURS
     linear = biases + 16
     features = 16 * ROWS * COLUMNS
@@ -171,15 +171,15 @@ def _gradients(
         residual = (tl.exp(logits[output] - most) / mass - tl.where(label == output, 1.0, 0.0)) * weight
         row = tl.load(kernels + linear + output * features + feature, mask=there, other=0.0)
         back += residual * row
-        tl.store(found + linear + output * features + feature, residual * hidden, mask=there)
-        tl.store(found + shifts + output, residual)
+        tl.store(gradients + linear + output * features + feature, residual * hidden, mask=there)
+        tl.store(gradients + shifts + output, residual)
     back = tl.where(hidden > 0, back, 0.0 * hidden)  # what is not a number stays so
     channels = tl.arange(0, 16)
-    tl.store(found + biases + channels, tl.sum(back, axis=1))
+    tl.store(gradients + biases + channels, tl.sum(back, axis=1))
     for tap in tl.static_range(9 * COLOURS):
         offset = (tap // 9 * HEIGHT + tap % 9 // 3) * WIDTH + tap % 3
-        seen = tl.load(image + pixel + corner + offset, mask=there, other=0.0)
-        tl.store(found + channels * (9 * COLOURS) + tap, tl.sum(back * seen, axis=1))
+        pixels = tl.load(image + pixel + corner + offset, mask=there, other=0.0)
+        tl.store(gradients + channels * (9 * COLOURS) + tap, tl.sum(back * pixels, axis=1))
 
 
 def cnn_gradients(theta: Tensor, x: Tensor, y: Tensor, weights: Tensor, outputs: int) -> Tensor:

@@ -101,14 +101,14 @@ class SubspaceLinear(SubspaceModel):
         labels = self.targets(y)
         columns = x[:, 1:].permute(1, 2, 0).flatten(1)
         start = x[:, 0].T.flatten()
-        picked = torch.einsum("rmo,ro->m", x.to(torch.float64), labels.to(torch.float64)) / len(x)
+        label_sums = torch.einsum("rmo,ro->m", x.to(torch.float64), labels.to(torch.float64)) / len(x)
 
         def squared_error(theta: Tensor) -> Tensor:
             return (torch.addmm(start, theta, columns) - y).square_().mean(-1, dtype=torch.float64)
 
         def cross_entropy(theta: Tensor) -> Tensor:
             outputs = torch.addmm(start, theta, columns).view(len(theta), self.linear.width, -1)
-            own = picked[0] + theta.to(torch.float64) @ picked[1:]
+            own = label_sums[0] + theta.to(torch.float64) @ label_sums[1:]
             return mean_log_sum_exp(outputs) - own
 
         return squared_error if self.task == REGRESSION else cross_entropy
@@ -123,12 +123,12 @@ class SubspaceLinear(SubspaceModel):
         return torch.einsum("bro,brmo->brm", self.linear.residuals(outputs, y), x[:, :, 1:])
 
 
-def projected(model: Model, origin: Tensor, vectors: Tensor) -> SubspaceModel:
+def project_model(model: Model, origin: Tensor, vectors: Tensor) -> SubspaceModel:
     """Return the model moved along orthonormal vectors (m, d) from an origin (d,)."""
     return (SubspaceLinear if isinstance(model, Linear) else SubspaceModel)(model, origin, vectors)  # type: ignore[arg-type]
 
 
-BESIDES = 2
+EXTRA_NUMBERS = 2
 """How many numbers stand beside the directions: a row's presence, and its distance from the model."""
 
 
@@ -145,16 +145,16 @@ class DescriptionModel(SubspaceLinear):
     def __init__(self, model: Linear, origin: Tensor, vectors: Tensor, spread: float) -> None:
         super().__init__(model, origin, vectors)
         self.spread = spread
-        self.size = len(vectors) + BESIDES
+        self.size = len(vectors) + EXTRA_NUMBERS
         self.numbers = self.size
 
     def record_gradients(self, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """Return the weighted descriptions of single rows (b, r, m + 2)."""
         residuals = self.linear.residuals(x[:, :, 0].clone(), y)
         along = torch.einsum("bro,brmo->brm", residuals, x[:, :, 1:])
-        return theta.unsqueeze(1) * self.described(along, residuals.square().sum(-1, keepdim=True))
+        return theta.unsqueeze(1) * self.describe(along, residuals.square().sum(-1, keepdim=True))
 
-    def described(self, along: Tensor, squared: Tensor) -> Tensor:
+    def describe(self, along: Tensor, squared: Tensor) -> Tensor:
         """Return descriptions (..., m + 2) from gradients along the vectors (..., m) and squared residuals (..., 1)."""
         off = (squared / self.spread).clamp_max(1.0)
         return torch.cat([along, torch.ones_like(off), off], dim=-1)
@@ -170,7 +170,7 @@ class DescriptionModel(SubspaceLinear):
     def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the mean loss of the model, whatever the weights are."""
         loss = super().mean_loss(x, y)
-        nowhere = torch.zeros(1, self.size - BESIDES).to(self._origin)
+        nowhere = torch.zeros(1, self.size - EXTRA_NUMBERS).to(self._origin)
         return lambda theta: loss(nowhere).expand(len(theta))
 
     def digest(self) -> str:
@@ -230,7 +230,9 @@ class Score:
         elif bool((theta == theta[:1]).all()):  # as asked in a first round
             outputs = line.outputs(theta[:1], x.flatten(0, 1))[0].unflatten(0, x.shape[:2])
         else:
-            outputs = torch.stack([line.outputs(one[None], rows)[0] for one, rows in zip(theta, x, strict=True)])
+            outputs = torch.stack(
+                [line.outputs(parameters[None], rows)[0] for parameters, rows in zip(theta, x, strict=True)]
+            )
         return self.scores(outputs, y)
 
     def scores(self, outputs: Tensor, y: Tensor) -> Tensor:

@@ -46,32 +46,34 @@ def find_head(model: Model, example: Tensor) -> Head:
     """
     if not isinstance(model, Network):
         raise DpvalueError(NO_HEAD)
-    module, seen = model.module(model.initial(0)), list[tuple[str, Tensor]]()
+    module, calls = model.module(model.initial(0)), list[tuple[str, Tensor]]()
 
     def look(name: str, layer: nn.Module) -> None:
-        layer.register_forward_hook(lambda layer, given, output: seen.append((name, output)))
+        layer.register_forward_hook(lambda layer, given, output: calls.append((name, output)))
 
     for name, layer in module.named_modules():
         if type(layer) is nn.Linear:
             look(name, layer)
     with torch.no_grad():
         result = module(example[None])
-    last = [name for name, output in seen if output is result]
-    if len(last) != 1 or [name for name, _ in seen].count(last[0]) != 1:
+    last = [name for name, output in calls if output is result]
+    if len(last) != 1 or [name for name, _ in calls].count(last[0]) != 1:
         raise DpvalueError(NO_HEAD)
     layer = module.get_submodule(last[0])
     assert isinstance(layer, nn.Linear)
-    own = {f"{last[0]}.{part}".removeprefix(".") for part in ("weight", "bias")}
-    if layer.bias is None or not own <= set(model.trained):
+    parameters = {f"{last[0]}.{part}".removeprefix(".") for part in ("weight", "bias")}
+    if layer.bias is None or not parameters <= set(model.trained_names):
         raise DpvalueError(NO_HEAD)
     head = Head(last[0], layer.in_features, layer.out_features)
     try:
         with torch.no_grad():
             features = _features(_trunk(module, head), example[None])
-            again = nn.functional.linear(features, layer.weight, layer.bias)
+            recomputed = nn.functional.linear(features, layer.weight, layer.bias)
     except _FAILURES:
         raise DpvalueError(f"{NO_HEAD}; without it, this network does not work row by row") from None
-    if features.shape != (1, head.features) or not torch.allclose(again, result, rtol=1e-3, atol=1e-4, equal_nan=True):
+    if features.shape != (1, head.features) or not torch.allclose(
+        recomputed, result, rtol=1e-3, atol=1e-4, equal_nan=True
+    ):
         raise DpvalueError(f"{NO_HEAD}; in this network, its input is not the output of the layers before it")
     return head
 

@@ -57,14 +57,14 @@ class Linear:
         """
         columns = x.T.contiguous()
         labels = self.targets(y)
-        picked = (labels.T.to(torch.float64) @ x.to(torch.float64) / len(x)).flatten()
+        label_sums = (labels.T.to(torch.float64) @ x.to(torch.float64) / len(x)).flatten()
 
         def squared_error(theta: Tensor) -> Tensor:
             return (theta @ columns - y).square_().mean(-1, dtype=torch.float64)
 
         def cross_entropy(theta: Tensor) -> Tensor:
             outputs = (theta.view(-1, self.features + 1) @ columns).view(len(theta), self.width, -1)
-            return mean_log_sum_exp(outputs, compiled) - theta.to(torch.float64) @ picked
+            return mean_log_sum_exp(outputs, compiled) - theta.to(torch.float64) @ label_sums
 
         return squared_error if self.task == REGRESSION else cross_entropy
 
@@ -114,7 +114,7 @@ def mean_log_sum_exp(outputs: Tensor, compiled: bool = False) -> Tensor:
     if compiled and outputs.dtype == torch.float32:
         from dpvalue.models import linear_kernels
 
-        found = outputs.new_empty(len(outputs), dtype=torch.float64)
-        linear_kernels.mean_log_sum_exp(outputs.numpy(), found.numpy())
-        return found
+        means = outputs.new_empty(len(outputs), dtype=torch.float64)
+        linear_kernels.mean_log_sum_exp(outputs.numpy(), means.numpy())
+        return means
     return outputs.exp_().sum(1).log_().mean(-1, dtype=torch.float64)

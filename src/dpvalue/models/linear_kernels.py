@@ -39,8 +39,8 @@ def _exponentials(numbers, powers):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def mean_log_sum_exp(outputs, found):  # type: ignore[no-untyped-def]
-    """Write the means over rows to `found` (models,), in float64; `outputs` (models, classes, rows) are overwritten.
+def mean_log_sum_exp(outputs, means):  # type: ignore[no-untyped-def]
+    """Write the means over rows to `means` (models,), in float64; `outputs` (models, classes, rows) are overwritten.
 
     They are float32 numbers of absolute value below 60: then no exponential, and no product of eight sums, overflows.
     """
@@ -65,7 +65,7 @@ def mean_log_sum_exp(outputs, found):  # type: ignore[no-untyped-def]
             total += log(products[i])
         for i in range(8 * eighth, rows):
             total += log(np.float64(sums[i]))
-        found[model] = total / rows
+        means[model] = total / rows
 
 
 _FREE = {"reassoc", "contract", "nsz"}  # sums in any order; but NaN and infinity are what they are
@@ -127,14 +127,14 @@ def _move(model, release, before, own, rest):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath=_FREE)
 def find_coefficients(  # type: ignore[no-untyped-def]
-    found, theta, who, noise, before, weights, rows, targets, lengths, clipped, logistic
+    coefficients, theta, parties, noise, before, weights, rows, targets, lengths, clipped, logistic
 ):
     """Write the coefficients (walks, positions, o) of the clipped gradients of walks from the models theta.
 
     Args:
-        found: where to.
+        coefficients: the output.
         theta: the models (walks, d).
-        who: the parties (walks, positions).
+        parties: the parties (walks, positions).
         noise: of their releases (walks, positions, d).
         before: what is combined with a party's release (n, d).
         weights: by which a model moves along a release, and along what is combined with it (walks, 2).
@@ -146,36 +146,36 @@ def find_coefficients(  # type: ignore[no-untyped-def]
     """
     size = rows.shape[1]
     model, out = np.empty_like(theta[0]), np.empty_like(targets[0])
-    for walk in range(who.shape[0]):
+    for walk in range(parties.shape[0]):
         model[:] = theta[walk]
         own, rest = weights[walk, 0], weights[walk, 1]
-        for p in range(who.shape[1]):
-            party = who[walk, p]
+        for p in range(parties.shape[1]):
+            party = parties[walk, p]
             row = rows[party]
             _residuals(out, model, row, targets[party], logistic)
             if clipped:
                 _clip(out, lengths[party])
             _move(model, noise[walk, p], before[party], own, rest)
             for c in range(out.shape[0]):
-                found[walk, p, c] = out[c]
+                coefficients[walk, p, c] = out[c]
                 along, part = own * out[c], model[c * size : (c + 1) * size]
                 for i in range(size):
                     part[i] += along * row[i]
 
 
 @njit(cache=True, nogil=True, fastmath=_FREE)
-def follow(path, theta, who, releases, before, weights):  # type: ignore[no-untyped-def]
+def follow(path, theta, parties, releases, before, weights):  # type: ignore[no-untyped-def]
     """Write the models (walks, positions, d) after each release, or, where `path` has one position, after the last.
 
     Arguments as in `find_coefficients`.
     """
     whole = path.shape[1] > 1
-    for walk in range(who.shape[0]):
+    for walk in range(parties.shape[0]):
         at = path[walk, 0]
         at[:] = theta[walk]
-        for p in range(who.shape[1]):
+        for p in range(parties.shape[1]):
             if whole and p:
                 path[walk, p] = at
                 at = path[walk, p]
-            party = who[walk, p]
+            party = parties[walk, p]
             _move(at, releases[walk, p], before[party], weights[walk, 0], weights[walk, 1])

@@ -82,7 +82,7 @@ class Network:
         self._of_thread = threading.local()
 
     @property
-    def trained(self) -> tuple[str, ...]:
+    def trained_names(self) -> tuple[str, ...]:
         """The names of the parameters that are trained, in order."""
         return tuple(self._names)
 
@@ -108,11 +108,11 @@ class Network:
 
     def _count_numbers(self, example: Tensor) -> int:
         """The numbers that the layers write for one row; also checks, on a public row, that the model fits the data."""
-        written = [0]
+        count_of_numbers = [0]
 
         def count(layer: nn.Module, inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and not list(layer.children()):
-                written[0] += output.numel()
+                count_of_numbers[0] += output.numel()
 
         hooks = [layer.register_forward_hook(count) for layer in self._module.modules()]
         try:
@@ -123,19 +123,19 @@ class Network:
         finally:
             for hook in hooks:
                 hook.remove()
-        return written[0]
+        return count_of_numbers[0]
 
     def _refuse_lookups(self, example: Tensor) -> None:
         """Raise if the forward pass looks anything up by indices that depend on the row."""
-        seen = []
+        calls = []
         for row in (example, 3 * example + 1):
             with _Lookups() as lookups, torch.no_grad():
                 try:
                     self._module(row[None])
                 except (IndexError, RuntimeError):
                     lookups.calls.append(("out of range", []))
-            seen.append(lookups.calls)
-        for (name, indices), (other_name, other_indices) in itertools.zip_longest(*seen, fillvalue=("", [])):
+            calls.append(lookups.calls)
+        for (name, indices), (other_name, other_indices) in itertools.zip_longest(*calls, fillvalue=("", [])):
             if (name, indices) != (other_name, other_indices):
                 raise DpvalueError(
                     f"model looks something up by an index that comes from a row ({name or other_name}): an index out "

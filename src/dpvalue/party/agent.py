@@ -24,9 +24,9 @@ from dpvalue.party.policy import UNSIGNED, AllowedModel, KnownCoordinator, Polic
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import charge_of, require_room
 from dpvalue.privacy.holders import Holding
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.ledger import Ledger
-from dpvalue.privacy.ledger_entries import costs
+from dpvalue.privacy.ledger_entries import charges
 from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
@@ -109,72 +109,74 @@ class Agent:
 
     def require_ledger(self) -> None:
         """Raise unless the ledger is this party's, and protects what the policy says; a simulation has none."""
-        own = self.policy.protection
+        protection = self.policy.protection
         if self.ledger is not None:
-            privacy = Privacy(unit=own.unit, neighbours=own.neighbours, parties_per_person=own.parties_per_person)
-            self.ledger.require_for(Holding((self.name,), own.person, holder=self.name), privacy)
+            privacy = Privacy(
+                unit=protection.unit, neighbours=protection.neighbours, parties_per_person=protection.parties_per_person
+            )
+            self.ledger.require_holding(Holding((self.name,), protection.person, holder=self.name), privacy)
 
-    def weigh(self, content: bytes) -> Assessment:
+    def assess(self, content: bytes) -> Assessment:
         """Return what answering a job would mean; raises `Refusal` if it is not answered. Releases nothing."""
-        with _refusing(UNABLE):
-            with _refusing(UNREADABLE):
-                job, seal = Job.opened(content)
-            with _refusing(UNKNOWN):
+        with _refuse_with(UNABLE):
+            with _refuse_with(UNREADABLE):
+                job, seal = Job.open_sealed(content)
+            with _refuse_with(UNKNOWN):
                 coordinator = self.policy.coordinator(None if seal is None else seal.by)
-            with _refusing(FORBIDDEN):
+            with _refuse_with(FORBIDDEN):
                 epsilon = self._require_allowed(job, coordinator)
                 job = self._with_model(job)
                 columns, units = required_columns(job), self.file.units()
                 self._require_file(columns, units)
             self.require_ledger()
             asker = UNSIGNED if coordinator is None else coordinator.name
-            with _refusing(SPENT):
+            with _refuse_with(SPENT):
                 self._require_budget(job, asker, coordinator, units)
-            spent = 0.0 if self.ledger is None else self.ledger.spent
+            spent = 0.0 if self.ledger is None else self.ledger.spent_epsilon
             return Assessment(job, asker, units, epsilon, columns, spent)
 
-    def answer(self, content: bytes, asked: bytes = b"") -> bytes:
+    def answer(self, content: bytes, request: bytes = b"") -> bytes:
         """Return the release, sealed if there is a key, for a job and a request; without one for the first round.
 
         One after the other for one ledger: what a coordinator may spend is weighed before the ledger is charged.
         """
-        with _refusing(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
-            return self._answered(content, asked)
+        with _refuse_with(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
+            return self._answer_locked(content, request)
 
-    def _answered(self, content: bytes, asked: bytes) -> bytes:
-        weighed = self.weigh(content)
-        job, ledger = weighed.job, self.ledger
-        with _refusing(UNABLE):
-            kept = None if ledger is None else ledger.under(purpose_of(job, weighed.asker))
-            units = weighed.units
-            if kept is not None and (first := kept.stored(0)) is not None:
+    def _answer_locked(self, content: bytes, request_bytes: bytes) -> bytes:
+        assessment = self.assess(content)
+        job, ledger = assessment.job, self.ledger
+        with _refuse_with(UNABLE):
+            job_ledger = None if ledger is None else ledger.with_purpose(purpose_of(job, assessment.asker))
+            units = assessment.units
+            if job_ledger is not None and (first := job_ledger.stored_release(0)) is not None:
                 units = Release.from_bytes(first[0]).units
-            with _refusing(BEFORE):
-                if units != weighed.units:
-                    raise DpvalueError(f"the first round was answered with {units} units; there are {weighed.units}")
-            request = self._request(job, content, asked, units)
+            with _refuse_with(BEFORE):
+                if units != assessment.units:
+                    raise DpvalueError(f"the first round was answered with {units} units; there are {assessment.units}")
+            request = self._request(job, content, request_bytes, units)
             party = Party(
                 self.name, **self.file.read(job), ledger=ledger, simulation=self.simulation, engine=self.engine,
-                asker=weighed.asker,
+                asker=assessment.asker,
             )  # fmt: skip
-            with _refusing(BEFORE):
-                if kept is not None:
-                    kept.require_same(request.round, request.digest)
+            with _refuse_with(BEFORE):
+                if job_ledger is not None:
+                    job_ledger.require_same(request.round, request.digest)
             release = party.answer(job, request)
-            entry = None if kept is None else kept.stored(request.round)
+            entry = None if job_ledger is None else job_ledger.stored_release(request.round)
             return release.to_bytes(self.key, "" if entry is None else entry[1])
 
-    def _request(self, job: Job, content: bytes, asked: bytes, units: int) -> Request:
+    def _request(self, job: Job, content: bytes, content_of_request: bytes, units: int) -> Request:
         """The request, checked; that for the first round, which is the job's own, if there is none."""
-        with _refusing(WRONG):
-            own = job.first(units)
-            if not asked:
-                return own
-            request, seal = Request.opened(asked)
-            sealed = Job.opened(content)[1]
-            if not self.policy.unsigned and (seal and seal.by) != (sealed and sealed.by):
+        with _refuse_with(WRONG):
+            first_request = job.first_request(units)
+            if not content_of_request:
+                return first_request
+            request, seal = Request.open_sealed(content_of_request)
+            job_seal = Job.open_sealed(content)[1]
+            if not self.policy.unsigned and (seal and seal.by) != (job_seal and job_seal.by):
                 raise DpvalueError("the request must be signed with the key of the job")
-            if request.round == 0 and request.digest != own.digest:
+            if request.round == 0 and request.digest != first_request.digest:
                 raise DpvalueError("the request of the first round must be the one in the job")
             if len(request.points) > self.policy.limits.points:
                 raise DpvalueError(
@@ -182,7 +184,7 @@ class Agent:
                 )
             _require_sane("the request", request.parts()[1])
             require_answerable(job, request)
-        with _refusing(BEFORE):
+        with _refuse_with(BEFORE):
             if request.head and self.ledger is not None:
                 self.ledger.require_entry(request.head)
         return request
@@ -190,29 +192,29 @@ class Agent:
     def _require_allowed(self, job: Job, coordinator: KnownCoordinator | None) -> float:
         """Return what a job spends, from its noise alone; raises unless the policy allows all of it."""
         policy, protection, limits = self.policy, self.policy.protection, self.policy.limits
-        asked, mechanism = job.privacy, job.mechanism
+        privacy, mechanism = job.privacy, job.mechanism
         for name in ("unit", "neighbours", "parties_per_person"):
-            if getattr(asked, name) != getattr(protection, name):
+            if getattr(privacy, name) != getattr(protection, name):
                 raise DpvalueError(
-                    f"{name} must be {getattr(protection, name)!r}, the job has {getattr(asked, name)!r}"
+                    f"{name} must be {getattr(protection, name)!r}, the job has {getattr(privacy, name)!r}"
                 )
         if mechanism.law not in protection.laws:
             raise DpvalueError(f"noise must be one of {', '.join(protection.laws)}, the job has {mechanism.law!r}")
-        law = law_named(mechanism.law)
-        if asked.delta > protection.delta and not law.pure:
-            raise DpvalueError(f"delta must be at most {protection.delta:g}, the job has {asked.delta:g}")
+        law = find_law(mechanism.law)
+        if privacy.delta > protection.delta and not law.pure:
+            raise DpvalueError(f"delta must be at most {protection.delta:g}, the job has {privacy.delta:g}")
         if (job.simulation is not None) != self.simulation:
             raise DpvalueError("the job must not have seeded noise: the coordinator could remove it")
-        for name, found, most in (
+        for name, count, most in (
             ("rounds", job.rounds, limits.rounds), ("numbers per release", job.size, limits.numbers),
             ("models per request", job.course.points.shape[1], limits.points),
         ):  # fmt: skip
-            if found > most:
-                raise DpvalueError(f"the job asks for {found} {name}, the policy allows at most {most}")
+            if count > most:
+                raise DpvalueError(f"the job asks for {count} {name}, the policy allows at most {most}")
         header, tensors = job.parts()
         _require_sane("the job", {name: part for name, part in tensors.items() if not name.startswith("table.")})
-        _require_sane_numbers({**header, "about": None})
-        require_answerable(job, job.first(1))
+        _require_sane_value({**header, "about": None})
+        require_answerable(job, job.first_request(1))
         releases = job.rounds * protection.parties_per_person
         epsilon = law.epsilon(law.loss(mechanism.noise_multiplier, releases), protection.delta)
         if epsilon > protection.epsilon * (1 + 1e-6):
@@ -231,20 +233,20 @@ class Agent:
         allowed = [model for model in self.policy.models if model.name == kind]
         if not allowed:
             raise DpvalueError(f"the policy does not allow the model {kind!r}")
-        fitting = [model for model in allowed if model.digest in (None, digest)]
-        if not fitting:
+        matching = [model for model in allowed if model.digest in (None, digest)]
+        if not matching:
             raise DpvalueError(f"the policy does not allow the model {kind!r} with the digest {digest}")
-        model, built = fitting[0], job
+        model, changed = matching[0], job
         if model.factory is not None:
-            built = replace(job, model=replace(job.model, kind=_installed(model)))
+            changed = replace(job, model=replace(job.model, kind=_import_factory(model)))
         elif kind not in KINDS:
             raise DpvalueError(f"the model {kind!r} is not built in, and the policy names no factory for it")
-        built.build(self.engine.torch_device)  # raises unless it is the model that the digest says
-        return built
+        changed.build(self.engine.torch_device)  # raises unless it is the model that the digest says
+        return changed
 
     def _require_file(self, columns: tuple[str, ...], units: int) -> None:
-        there = self.file.columns()
-        missing = [name for name in columns if name not in there]
+        present = self.file.columns()
+        missing = [name for name in columns if name not in present]
         if missing:
             raise DpvalueError(f"{self.file.path} has no column {missing[0]!r}")
         if self.file.person in columns:
@@ -261,18 +263,18 @@ class Agent:
                 raise DpvalueError("a party needs a ledger: create one with dpvalue ledger new")
             return
         charge = charge_of(job.mechanism, torch.tensor([units]), job.privacy)
-        own = self.ledger.under(purpose_of(job, asker))
-        own.require_room(job.rounds, charge)
+        job_ledger = self.ledger.with_purpose(purpose_of(job, asker))
+        job_ledger.require_room(job.rounds, charge)
         if coordinator is None or coordinator.epsilon is None:
             return
-        before = [entry for entry in own.entries() if entry.purpose.partition(" ")[0] == asker]
-        if not any(entry.purpose == own.purpose for entry in before):
+        earlier = [entry for entry in job_ledger.entries() if entry.purpose.partition(" ")[0] == asker]
+        if not any(entry.purpose == job_ledger.purpose for entry in earlier):
             limit = replace(self.ledger.budget, epsilon=coordinator.epsilon)
-            require_room(costs(before), charge.times(job.rounds), limit)
+            require_room(charges(earlier), charge.times(job.rounds), limit)
 
 
 @contextmanager
-def _refusing(public: str) -> Iterator[None]:
+def _refuse_with(public: str) -> Iterator[None]:
     """Whatever goes wrong is refused with this text, if no more exact one was given."""
     try:
         yield
@@ -286,7 +288,7 @@ def _refusing(public: str) -> Iterator[None]:
         raise Refusal(public, f"{type(error).__name__}: {error}") from error
 
 
-def _installed(model: AllowedModel) -> Any:
+def _import_factory(model: AllowedModel) -> Any:
     """The factory that the party has installed."""
     module, name = str(model.factory).split(":")
     try:
@@ -303,10 +305,10 @@ def _require_sane(what: str, tensors: dict[str, Tensor]) -> None:
             raise DpvalueError(f"numbers in {name!r} of {what} must be from {_SMALLEST:g} to {_LARGEST:g} in size")
 
 
-def _require_sane_numbers(found: Any) -> None:
+def _require_sane_value(value: Any) -> None:
     """The same for a header."""
-    if isinstance(found, dict | list | tuple):
-        for part in found.values() if isinstance(found, dict) else found:
-            _require_sane_numbers(part)
-    elif isinstance(found, int | float) and not (found == 0 or _SMALLEST <= abs(found) <= _LARGEST):
+    if isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            _require_sane_value(part)
+    elif isinstance(value, int | float) and not (value == 0 or _SMALLEST <= abs(value) <= _LARGEST):
         raise DpvalueError(f"numbers of the job must be from {_SMALLEST:g} to {_LARGEST:g} in size")

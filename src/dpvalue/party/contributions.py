@@ -27,7 +27,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.models import Linear, UnitNumbers
 from dpvalue.party.factored import FactoredRows, OuterProducts
 from dpvalue.party.people import People
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Grid, Mechanism, make_grid
 from dpvalue.privacy.noise import NoiseSource, NoiseStream
 from dpvalue.protocol.messages import AtPoints, Query
@@ -42,11 +42,11 @@ Witness = Callable[[Tensor, Tensor], None]
 """Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
 
 
-def no_witness(who: Tensor, releases: Tensor) -> None:
+def no_witness(parties: Tensor, releases: Tensor) -> None:
     """Watch nothing."""
 
 
-def shared_out(count: int, numbers: int) -> list[slice]:
+def split_evenly(count: int, numbers: int) -> list[slice]:
     """Return parts of `count` items, of so many numbers each, for threads: few, as handing one over takes its time."""
     size = -(-count // max(1, min(_MOST_PARTS, count * numbers // _PART_NUMBERS)))
     return [slice(start, start + size) for start in range(0, count, size)]
@@ -88,7 +88,7 @@ class Contributions:
         engine: Engine,
         on_grid: bool = False,
     ) -> None:
-        if mechanism.noise_multiplier and model.size != 1 and law_named(mechanism.law).scalar:
+        if mechanism.noise_multiplier and model.size != 1 and find_law(mechanism.law).scalar:
             raise DpvalueError(f"{mechanism.law} noise is for one number, got {model.size} to release")
         self.mechanism = mechanism
         self.n = rows.n
@@ -100,9 +100,9 @@ class Contributions:
         row = 4 * model.numbers_per_row() + model.inputs(rows.x[-1:]).numel()
         vector = (12 if on_grid else 4) * model.numbers  # rounded in float64 and in integers
         per_row, per_party = (row + vector, 0) if mechanism.per_unit else (row, vector)
-        self._cuts, kind = cut(sizes.numpy(), max(1, _SLICE_NUMBERS // per_row))
-        self._kind = torch.from_numpy(kind).to(rows.x.device)
-        numbers = [how.width * per_row + per_party for how in self._cuts]
+        self._cuts, class_of_party = cut(sizes.numpy(), max(1, _SLICE_NUMBERS // per_row))
+        self._kind = torch.from_numpy(class_of_party).to(rows.x.device)
+        numbers = [slicing.width * per_row + per_party for slicing in self._cuts]
         self._pieces = [engine.piece(count, least=64) for count in numbers]
         self.numbers = max(numbers)
         self._people = None if rows.persons is None else People(model, rows, engine)
@@ -111,7 +111,7 @@ class Contributions:
         if self._people is not None:
             return
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
-        self._counts = rows.counts
+        self._counts = rows.has_counted_row
         everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
         whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
         self._places = rows.places(everyone, 0, first.width) if whole else None
@@ -126,7 +126,7 @@ class Contributions:
         units = int(self.units.max()) if self.mechanism.per_unit else 1
         return make_grid(self.mechanism, self._model.size, probes, units)
 
-    def clipped_gradients(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+    def clipped_gradients(self, theta: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped gradients (b, d), less their centre, of the parties who (b,) at the models theta (b, d).
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
@@ -137,27 +137,37 @@ class Contributions:
         On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
         """
         if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
-            widest = Slicing(max(how.slices for how in self._cuts), max(how.width for how in self._cuts))
-            return self._contributions([theta], None, who, widest, grid)
-        return self.at(theta, who, grid)
+            widest_slicing = Slicing(
+                max(slicing.slices for slicing in self._cuts), max(slicing.width for slicing in self._cuts)
+            )
+            return self._contributions([theta], None, parties, widest_slicing, grid)
+        return self.gradients_at(theta, parties, grid)
 
     def _contributions(
-        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, how: Slicing, grid: Grid | None
+        self, models: Iterable[Tensor], shares: Tensor | None, parties: Tensor, slicing: Slicing, grid: Grid | None
     ) -> Tensor:
         """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
-        starts = range(0, how.slices * how.width, how.width)
-        total = reduce(torch.add, (self._slice(models, shares, who, first, how.width, grid) for first in starts))
-        return total if self.mechanism.per_unit else self._clip(total, who, grid)
+        starts = range(0, slicing.slices * slicing.width, slicing.width)
+        total = reduce(
+            torch.add, (self._slice(models, shares, parties, first, slicing.width, grid) for first in starts)
+        )
+        return total if self.mechanism.per_unit else self._clip(total, parties, grid)
 
     def _slice(
-        self, models: Iterable[Tensor], shares: Tensor | None, who: Tensor, first: int, width: int, grid: Grid | None
+        self,
+        models: Iterable[Tensor],
+        shares: Tensor | None,
+        parties: Tensor,
+        first: int,
+        width: int,
+        grid: Grid | None,
     ) -> Tensor:
         """The sums (b, d) over a slice of each party: of gradients by weights, or of its units' clipped ones."""
         if self._people is not None:  # one without rows has a mean of NaN, which is clipped to zero
-            weights = 1 / self.units[who].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
-            by_model = (self._people.gradients(theta, who, first, width) for theta in models)
+            weights = 1 / self.units[parties].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
+            by_model = (self._people.gradients(theta, parties, first, width) for theta in models)
         else:
-            places = self._rows.places(who, first, width) if self._places is None else self._places[who]
+            places = self._rows.places(parties, first, width) if self._places is None else self._places[parties]
             x, y, weights = self._x[places], self._y[places], self._rows.weights[places]
             if self.mechanism.per_unit:
                 by_model = (self._model.record_gradients(theta, x, y) for theta in models)
@@ -168,34 +178,36 @@ class Contributions:
         gradients = reduce(torch.add, by_model)  # one after the other: see `People`
         if not self.mechanism.per_unit:
             return gradients
-        clipped = self._clip(gradients, who, grid)
+        clipped = self._clip(gradients, parties, grid)
         shared = weights if grid is None else weights > 0
         return (clipped * shared.unsqueeze(-1)).sum(1, dtype=torch.float64)
 
-    def _clip(self, gradients: Tensor, who: Tensor, grid: Grid | None) -> Tensor:
+    def _clip(self, gradients: Tensor, parties: Tensor, grid: Grid | None) -> Tensor:
         """Clip the gradients of parties (b, d), or of their records or persons (b, r, d); on a grid, round them."""
-        clipped = self.mechanism.clipped(gradients)
+        clipped = self.mechanism.apply_clipping(gradients)
         if not self.mechanism.per_unit:  # a party without a row that counts: not minus the centre
-            clipped = clipped * self._counts[who].unsqueeze(-1)
+            clipped = clipped * self._counts[parties].unsqueeze(-1)
         return clipped if grid is None else grid.round(clipped)
 
-    def _in_pieces(self, who: Tensor, work: Callable[[slice | Tensor, Slicing], Tensor]) -> Tensor:
+    def _in_pieces(self, parties: Tensor, work: Callable[[slice | Tensor, Slicing], Tensor]) -> Tensor:
         """Return work(places in who, how they are cut) for all parties who (b,), in pieces of one class."""
         todo: list[tuple[slice | Tensor, Slicing]] = []
         if len(self._cuts) == 1:
-            starts = range(0, max(len(who), 1), self._pieces[0])
+            starts = range(0, max(len(parties), 1), self._pieces[0])
             todo = [(slice(start, start + self._pieces[0]), self._cuts[0]) for start in starts]
         else:
-            kind = self._kind[who]
-            for number, (how, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
-                todo += [(places, how) for places in (kind == number).nonzero().squeeze(-1).split(size) if len(places)]
+            kind = self._kind[parties]
+            for number, (slicing, size) in enumerate(zip(self._cuts, self._pieces, strict=True)):
+                todo += [
+                    (places, slicing) for places in (kind == number).nonzero().squeeze(-1).split(size) if len(places)
+                ]
         if len(todo) == 1:
             return work(*todo[0])
-        done = self._engine.map(lambda piece: work(*piece), todo)
-        joined = done[0].new_empty(len(who), done[0].shape[-1])
-        for (places, _), part in zip(todo, done, strict=True):
-            joined[places] = part
-        return joined
+        parts = self._engine.map(lambda piece: work(*piece), todo)
+        total = parts[0].new_empty(len(parties), parts[0].shape[-1])
+        for (places, _), part in zip(todo, parts, strict=True):
+            total[places] = part
+        return total
 
     def streams(
         self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
@@ -206,29 +218,29 @@ class Contributions:
         bits = 0 if grid is None else grid.bits
         return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
 
-    def noise(self, streams: list[NoiseStream], who: Tensor, like: Tensor) -> Tensor:
+    def noise(self, streams: list[NoiseStream], parties: Tensor, like: Tensor) -> Tensor:
         """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.
 
         Noise of scale 1 is multiplied by the scale of each party; noise on a grid is in steps already.
         """
-        shape = (*who.shape, len(like))
+        shape = (*parties.shape, len(like))
         if not streams:
             return like.new_zeros(shape)
-        drawn = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
+        noise = like.new_empty(shape, dtype=torch.float64 if self._on_grid else None)
 
         def fill(part: slice) -> None:
-            for stream, rows in zip(streams[part], drawn[part], strict=True):
+            for stream, rows in zip(streams[part], noise[part], strict=True):
                 stream.fill(rows)
-            self.scaled(drawn[part], who[part])
+            self.scale_noise(noise[part], parties[part])
 
-        self._engine.map(fill, shared_out(len(streams), drawn[0].numel()))
-        return drawn
+        self._engine.map(fill, split_evenly(len(streams), noise[0].numel()))
+        return noise
 
-    def scaled(self, drawn: Tensor, who: Tensor) -> Tensor:
+    def scale_noise(self, noise: Tensor, parties: Tensor) -> Tensor:
         """Scale drawn noise (..., d), in place, for releases of the parties who (...); on a grid it is in steps."""
-        return drawn if self._on_grid else drawn.mul_(self.release_scale.to(drawn)[who].unsqueeze(-1))
+        return noise if self._on_grid else noise.mul_(self.release_scale.to(noise)[parties].unsqueeze(-1))
 
-    def release(self, clipped: Clipped, noise: Tensor | None, who: Tensor, grid: Grid | None) -> Clipped:
+    def release(self, clipped: Clipped, noise: Tensor | None, parties: Tensor, grid: Grid | None) -> Clipped:
         """Return what the parties who (b,) release: clipped contributions plus noise, read on the public scale.
 
         On a grid whole numbers are added, exactly, before anything is multiplied. Outer products are added to the noise
@@ -245,35 +257,35 @@ class Contributions:
             return clipped
         noisy = clipped if noise is None else clipped + noise
         if grid is not None:
-            units = self.units[who].clamp_min(1) if self.mechanism.per_unit else torch.ones_like(who)
+            units = self.units[parties].clamp_min(1) if self.mechanism.per_unit else torch.ones_like(parties)
             noisy = noisy * (grid.step / grid.probes / units.to(torch.float64)).unsqueeze(-1)
         return self.mechanism.scale.read(noisy)
 
-    def at(self, theta: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+    def gradients_at(self, theta: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
 
-        def work(places: slice | Tensor, how: Slicing) -> Tensor:
-            return self._contributions([theta[places]], None, who[places], how, grid)
+        def work(places: slice | Tensor, slicing: Slicing) -> Tensor:
+            return self._contributions([theta[places]], None, parties[places], slicing, grid)
 
-        return self._in_pieces(who, work)
+        return self._in_pieces(parties, work)
 
-    def along(self, points: Tensor, shares: Tensor, who: Tensor, grid: Grid | None = None) -> Tensor:
+    def mean_gradients(self, points: Tensor, shares: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
         """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
 
         Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
         Points (q, n, d) are those of each party.
         """
 
-        def work(places: slice | Tensor, how: Slicing) -> Tensor:
-            own = who[places]
-            models = [point[own] if point.dim() > 1 else point.expand(len(own), -1) for point in points]
-            return self._contributions(models, shares, own, how, grid)
+        def work(places: slice | Tensor, slicing: Slicing) -> Tensor:
+            members = parties[places]
+            models = [point[members] if point.dim() > 1 else point.expand(len(members), -1) for point in points]
+            return self._contributions(models, shares, members, slicing, grid)
 
-        return self._in_pieces(who, work)
+        return self._in_pieces(parties, work)
 
 
 @dataclass(frozen=True)
-class Answering:
+class Responder:
     """The rows of one party, or of many, behind the mechanism, and where their noise comes from.
 
     Attributes:
@@ -288,14 +300,14 @@ class Answering:
     numbers: Ints
     like: Tensor
 
-    def answer(self, number: int, asked: Query) -> Tensor:
+    def answer(self, number: int, query: Query) -> Tensor:
         """Return what each party releases in a round (n, size).
 
         Formal guarantee: reads the parties' rows only for one release per party, of the mean of clipped gradients (or
         of the clipped mean of gradients) at the models that are asked about, with the noise of the mechanism.
         """
-        grid = self.contributions.grid(asked.probes)
-        return self.release(number, self._clipped(asked, grid), grid)
+        grid = self.contributions.grid(query.probes)
+        return self.release(number, self._clipped(query, grid), grid)
 
     def release(self, number: int, clipped: Tensor, grid: Grid | None) -> Tensor:
         """Return clipped contributions (n, size) with the noise of a round."""
@@ -303,20 +315,20 @@ class Answering:
         noise = None
         if self.contributions.mechanism.noise_multiplier:
             law, bits = self.contributions.mechanism.law, 0 if grid is None else grid.bits
-            drawn = self.noise.rows(number, self.numbers, self.like, law, bits)
-            noise = self.contributions.scaled(drawn, everyone)
+            scaled_noise = self.noise.rows(number, self.numbers, self.like, law, bits)
+            noise = self.contributions.scale_noise(scaled_noise, everyone)
         return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
 
-    def _clipped(self, asked: Query, grid: Grid | None) -> Tensor:
+    def _clipped(self, query: Query, grid: Grid | None) -> Tensor:
         """What each party contributes: a mean, in float64 where there are several; on a grid a sum of whole steps.
 
         A float32 sum of many clipped gradients could be longer than the clipping norm.
         """
         contributions, device = self.contributions, self.like.device
-        if isinstance(asked, AtPoints):
+        if isinstance(query, AtPoints):
             everyone = torch.arange(contributions.n, device=device)
-            return contributions.along(asked.points, asked.shares, everyone, grid)
+            return contributions.mean_gradients(query.points, query.shares, everyone, grid)
         total = torch.zeros(contributions.n, len(self.like), dtype=torch.float64, device=device)
-        for who, models in asked.pieces():
-            total.index_add_(0, who, contributions.at(models, who, grid).to(torch.float64))
-        return total / asked.probes if grid is None else total
+        for parties, models in query.pieces():
+            total.index_add_(0, parties, contributions.gradients_at(models, parties, grid).to(torch.float64))
+        return total / query.probes if grid is None else total

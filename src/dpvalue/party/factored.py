@@ -64,63 +64,63 @@ class FactoredRows:
 
     def __init__(self, model: Linear, rows: PrivateRows | PublicRows, mechanism: Mechanism) -> None:
         self._model, self._clipped = model, mechanism.clip is not None
-        own = rows.places(torch.arange(rows.n, device=rows.x.device), 0, 1)
-        x = model.inputs(rows.x)[own[:, 0]]
+        places = rows.places(torch.arange(rows.n, device=rows.x.device), 0, 1)
+        x = model.inputs(rows.x)[places[:, 0]]
         # A row with a non-finite entry, and a party without rows, have a gradient of zero: as rows of zeros they do.
-        self._x = torch.where(x.isfinite().all(-1, keepdim=True) & (rows.weights[own] > 0), x, 0.0)
-        self._y = model.targets(rows.y)[own[:, 0]]
+        self._x = torch.where(x.isfinite().all(-1, keepdim=True) & (rows.weights[places] > 0), x, 0.0)
+        self._y = model.targets(rows.y)[places[:, 0]]
         bound = 1.0 if mechanism.clip is None else clip_bound(mechanism.clip, x.dtype)
         self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound
 
-    def prepare(self, who: Tensor, moves: Tensor, reach: Tensor) -> WalkSegment:
+    def prepare(self, parties: Tensor, moves: Tensor, reach: Tensor) -> WalkSegment:
         """Return what is known of the parties who (walks, positions).
 
         Args:
-            who: the parties at each position of each walk.
+            parties: the parties at each position of each walk.
             moves: what each position adds to the model besides its gradient (walks, positions, d); overwritten.
             reach: r, how far the model goes along a gradient (walks,): - alpha * own weight.
         """
-        x = self._x[who]
-        for before, after in itertools.pairwise(moves.unbind(1)):  # three times as fast as cumsum along this dimension
-            after += before
-        outputs = x.new_zeros(*who.shape, self._model.width)
+        x = self._x[parties]
+        for current, after in itertools.pairwise(moves.unbind(1)):  # three times as fast as cumsum along this dimension
+            after += current
+        outputs = x.new_zeros(*parties.shape, self._model.width)
         matrices = moves[:, :-1].unflatten(2, (self._model.width, -1))
         outputs[:, 1:] = (matrices @ x[:, 1:].unsqueeze(-1)).squeeze(-1)
         products = (x @ x.transpose(1, 2)).mul_(reach[:, None, None])
         return WalkSegment(
             x=x,
-            y=self._y[who.T],
-            lengths=self._lengths[who.T],
+            y=self._y[parties.T],
+            lengths=self._lengths[parties.T],
             moved=moves,
             outputs=outputs.transpose(0, 1).contiguous(),
             products=products.permute(1, 2, 0).contiguous().unsqueeze(-1),
         )
 
-    def clipped_gradients(self, theta: Tensor, stretch: WalkSegment) -> OuterProducts:
+    def clipped_gradients(self, theta: Tensor, segment: WalkSegment) -> OuterProducts:
         """Walk a stretch from the models theta (walks, d); return the clipped gradients (walks, positions, d)."""
         matrices = theta.unflatten(1, (self._model.width, -1))
         with torch.inference_mode():  # the operations below are so small that autograd's book-keeping shows
-            outputs = (stretch.x @ matrices.transpose(1, 2)).transpose(0, 1).add(stretch.outputs)
+            outputs = (segment.x @ matrices.transpose(1, 2)).transpose(0, 1).add(segment.outputs)
             by_position = []
-            parts = zip(outputs, stretch.y, stretch.lengths, stretch.products, strict=True)
+            parts = zip(outputs, segment.y, segment.lengths, segment.products, strict=True)
             for p, (at, y, lengths, products) in enumerate(parts, start=1):
-                by_position.append(self._at(at, y, lengths))
+                by_position.append(self._coefficients_at(at, y, lengths))
                 outputs[p:].addcmul_(products[p:], by_position[-1])
             coefficients = torch.stack(by_position, dim=1)
-        return OuterProducts(coefficients.clone(), stretch.x)
+        return OuterProducts(coefficients.clone(), segment.x)
 
     def clipped_gradients_compiled(
-        self, theta: Tensor, who: Tensor, noise: Tensor, before: Tensor, weights: Tensor
+        self, theta: Tensor, parties: Tensor, noise: Tensor, before: Tensor, weights: Tensor
     ) -> OuterProducts:
         """Return the clipped gradients (walks, positions, d) of walks from theta, in compiled code (`walk_kernel`)."""
         from dpvalue.models.linear_kernels import find_coefficients
 
-        coefficients = theta.new_empty(*who.shape, self._model.width)
-        places = (coefficients, theta, who, noise, before, weights, self._x, self._y, self._lengths.squeeze(-1))
+        coefficients = theta.new_empty(*parties.shape, self._model.width)
+        places = (coefficients, theta, parties, noise, before, weights, self._x, self._y, self._lengths.squeeze(-1))
         find_coefficients(*(place.numpy() for place in places), self._clipped, self._model.task != REGRESSION)
-        return OuterProducts(coefficients, self._x[who])
+        return OuterProducts(coefficients, self._x[parties])
 
-    def _at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
+    def _coefficients_at(self, outputs: Tensor, y: Tensor, lengths: Tensor) -> Tensor:
         """The coefficients (walks, o) whose products with the rows are clipped gradients, at these outputs."""
         residuals = self._model.residuals(outputs, y)
         if not self._clipped:

@@ -23,7 +23,7 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.compiled import compiled_pays
 from dpvalue.engine.engines import Graph
 from dpvalue.engine.evaluator import Evaluator, Walker
-from dpvalue.party.contributions import Contributions, Witness, no_witness, shared_out
+from dpvalue.party.contributions import Contributions, Witness, no_witness, split_evenly
 from dpvalue.privacy.noise import FastNoise, NoiseSource, piece_rows
 from dpvalue.progress import Progress
 from dpvalue.protocol.schedule import Schedule
@@ -114,15 +114,15 @@ class InterleavedReleases:
         source = self.noise.compiled() if self.compiled and isinstance(self.noise, FastNoise) else self.noise
         streams = self.contributions.streams(source, range(start, start + walks), initial, grid)
         pieces = torch.from_numpy(orders).to(theta.device).split(self._stretch(walks), dim=1)
-        drawn = self.walker.engine.ahead(lambda who: self.contributions.noise(streams, who, initial), pieces)
+        noises = self.walker.engine.ahead(lambda parties: self.contributions.noise(streams, parties, initial), pieces)
         advance = self._steps if self.contributions.factored is None else self._factored_steps
         advance = self._compiled_steps if self.compiled else advance
         utilities = [] if evaluate is None else [evaluate(theta[skip:])[:, None]]
-        for who, noise in zip(pieces, drawn, strict=True):
-            path = advance(theta, who, noise, history, own, evaluate is not None)
+        for parties, noise in zip(pieces, noises, strict=True):
+            path = advance(theta, parties, noise, history, own, evaluate is not None)
             releases = noise.to(theta.dtype)  # into which `advance` has turned it
-            self.witness(who, releases)
-            history.add(who, releases, own)
+            self.witness(parties, releases)
+            history.add(parties, releases, own)
             theta = path[:, -1]
             if evaluate is not None:
                 models = path[skip:]
@@ -130,46 +130,48 @@ class InterleavedReleases:
         history.close_block(walks)
         return None if evaluate is None else torch.cat(utilities, dim=1).diff(dim=1).cpu().numpy()
 
-    def _steps(self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool) -> Tensor:
+    def _steps(
+        self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
+    ) -> Tensor:
         """Walk the positions of `who`; return the models (walks, positions, d) after each, or only after the last.
 
         `noise` becomes the releases.
         """
         grid = self.contributions.grid()
 
-        def step(theta: Tensor, noise: Tensor, parties: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-            clipped = self.contributions.clipped_gradients(theta, parties, grid)
-            release = self.contributions.release(clipped, noise, parties, grid).to(theta.dtype)
-            return theta - self.walker.learning_rate * history.combine(release, parties, own), release
+        def step(theta: Tensor, noise: Tensor, members: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+            clipped = self.contributions.clipped_gradients(theta, members, grid)
+            release = self.contributions.release(clipped, noise, members, grid).to(theta.dtype)
+            return theta - self.walker.learning_rate * history.combine(release, members, own), release
 
         recorded = theta.is_cuda and self.contributions.recordable
-        path, advance = [], partial(history.recorded, step) if recorded else step
-        for at, parties in zip(noise.unbind(1), who.unbind(1), strict=True):
-            theta, release = advance(theta, at, parties, own)
+        path, advance = [], partial(history.run_graph, step) if recorded else step
+        for at, members in zip(noise.unbind(1), parties.unbind(1), strict=True):
+            theta, release = advance(theta, at, members, own)
             at.copy_(release)
             if whole:
                 path.append(theta.clone())
         return torch.stack(path, dim=1) if whole else theta[:, None].clone()
 
     def _factored_steps(
-        self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
+        self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
         """The same where gradients are outer products."""
         assert self.contributions.factored is not None
         reach = own * -self.walker.learning_rate
         room = history.scratch(noise)
-        moves = torch.mul(history.combine(noise, who, own, room), -self.walker.learning_rate, out=room)
-        known = self.contributions.factored.prepare(who, moves, reach)
-        clipped = self.contributions.factored.clipped_gradients(theta, known)
-        released = self.contributions.release(clipped, noise, who, None)
+        moves = torch.mul(history.combine(noise, parties, own, room), -self.walker.learning_rate, out=room)
+        segment = self.contributions.factored.prepare(parties, moves, reach)
+        clipped = self.contributions.factored.clipped_gradients(theta, segment)
+        products = self.contributions.release(clipped, noise, parties, None)
         if whole:
-            moved, steps = known.moved, released.add_to(torch.zeros_like(noise)).cumsum_(1)
+            moved, steps = segment.moved, products.add_to(torch.zeros_like(noise)).cumsum_(1)
         else:
-            moved, steps = known.moved[:, -1:], (released.coefficients.mT @ released.x).flatten(1)[:, None]
+            moved, steps = segment.moved[:, -1:], (products.coefficients.mT @ products.x).flatten(1)[:, None]
         return steps.mul_(reach[:, None, None]).add_(moved).add_(theta[:, None])
 
     def _compiled_steps(
-        self, theta: Tensor, who: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
+        self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
         """The same in compiled code, some walks in each thread."""
         from dpvalue.models.linear_kernels import follow
@@ -177,15 +179,17 @@ class InterleavedReleases:
         factored, before = self.contributions.factored, history.previous
         assert factored is not None
         weights = torch.stack([own, 1 - own], dim=1) * -self.walker.learning_rate  # own is 1 where nothing is before
-        path = theta.new_empty(len(who), who.shape[1] if whole else 1, theta.shape[1])
+        path = theta.new_empty(len(parties), parties.shape[1] if whole else 1, theta.shape[1])
 
         def work(part: slice) -> None:
-            clipped = factored.clipped_gradients_compiled(theta[part], who[part], noise[part], before, weights[part])
-            self.contributions.release(clipped, noise[part], who[part], None)
-            places = (path[part], theta[part], who[part], noise[part], before, weights[part])
+            clipped = factored.clipped_gradients_compiled(
+                theta[part], parties[part], noise[part], before, weights[part]
+            )
+            self.contributions.release(clipped, noise[part], parties[part], None)
+            places = (path[part], theta[part], parties[part], noise[part], before, weights[part])
             follow(*(place.numpy() for place in places))
 
-        self.walker.engine.map(work, shared_out(len(who), noise[0].numel()))
+        self.walker.engine.map(work, split_evenly(len(parties), noise[0].numel()))
         return path
 
 
@@ -208,7 +212,7 @@ class _History:
         ratio = self.variance_ratio() if self._kind == "optimal" else 0.0
         return [schedule.own_weight(t, self._before, k, ratio) for t in range(start, start + walks)]
 
-    def recorded(self, step: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
+    def run_graph(self, step: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
         """Return step(*tensors), recorded as a CUDA graph the first time: launching it anew would take far longer."""
         key = (len(tensors[0]), self._before == 0)  # what else a step depends on stays where it is
         if key not in self._graphs:
@@ -221,7 +225,7 @@ class _History:
             self._scratch = torch.empty_like(like)
         return self._scratch
 
-    def combine(self, releases: Tensor, who: Tensor, own: Tensor, room: Tensor | None = None) -> Tensor:
+    def combine(self, releases: Tensor, parties: Tensor, own: Tensor, room: Tensor | None = None) -> Tensor:
         """Return the combinations of releases (walks, ..., d) with what the parties `who` released before the block.
 
         `room` is where to write them; without it, memory is taken for them.
@@ -229,13 +233,13 @@ class _History:
         if self._before == 0 or self._kind == "independent":
             return releases
         before = torch.empty_like(releases) if room is None else room
-        torch.index_select(self.previous, 0, who.flatten(), out=before.view(-1, before.shape[-1]))
+        torch.index_select(self.previous, 0, parties.flatten(), out=before.view(-1, before.shape[-1]))
         return before.lerp_(releases, own.view(-1, *[1] * (releases.dim() - 1)))
 
-    def add(self, who: Tensor, releases: Tensor, own: Tensor) -> None:
+    def add(self, parties: Tensor, releases: Tensor, own: Tensor) -> None:
         """Add up the releases (walks, positions, d) at some positions; for `decaying`, their combinations."""
-        kept = self.combine(releases, who, own) if self._kind == "decaying" else releases
-        self._sum.index_add_(0, who.flatten(), kept.flatten(0, 1))
+        combined = self.combine(releases, parties, own) if self._kind == "decaying" else releases
+        self._sum.index_add_(0, parties.flatten(), combined.flatten(0, 1))
         if self._kind == "optimal":
             self._squares += releases.square().sum(dtype=torch.float64)
 

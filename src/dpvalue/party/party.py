@@ -20,7 +20,7 @@ import torch
 from dpvalue.arrays import Array, Ints
 from dpvalue.data.encoding import EncodedRows, Encoding
 from dpvalue.data.files import open_private, read_encoded
-from dpvalue.data.parties import Parties, numbered_persons, person_counts
+from dpvalue.data.parties import Parties, number_persons, person_counts
 from dpvalue.data.raw import row_count
 from dpvalue.data.rows import PrivateRows
 from dpvalue.display import counted
@@ -28,7 +28,7 @@ from dpvalue.engine.engines import DTYPES, Engine, Local
 from dpvalue.errors import DpvalueError
 from dpvalue.models import UnitNumbers
 from dpvalue.names import require_sendable
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import charge_of
 from dpvalue.privacy.holders import Holding
@@ -57,7 +57,7 @@ class PartyFile:
             if self.person is None:
                 return file.count()
             ids = [block.columns[self.person].identities() for block in file.read([self.person], None)]
-        person = numbered_persons(_joined(ids, np.empty(0, dtype=object)))
+        person = number_persons(_concatenate(ids, np.empty(0, dtype=object)))
         return int(person_counts(np.zeros(len(person), dtype=np.int64), person, 1)[0])
 
     def read(self, job: Job) -> dict[str, Any]:
@@ -65,18 +65,18 @@ class PartyFile:
         schema, target = job.encoding.preprocess, required_columns(job)[-1]
         features, labels, persons = [], [], []
         others = [] if self.person is None else [self.person]
-        kept = np.dtype(job.dtype)
-        for piece in read_encoded(self.path, schema, target, job.encoding.task, others, kept):
+        dtype = np.dtype(job.dtype)
+        for piece in read_encoded(self.path, schema, target, job.encoding.task, others, dtype):
             features.append(piece.features)
             labels.append(piece.labels)
             if self.person is not None:
                 persons.append(piece.columns[self.person].identities())
         rows: dict[str, Any] = {
-            "X": EncodedRows(_joined(features, np.empty((0, *job.encoding.shape), kept)), schema),
-            "y": _joined(labels, np.empty(0, dtype=object)),
+            "X": EncodedRows(_concatenate(features, np.empty((0, *job.encoding.shape), dtype)), schema),
+            "y": _concatenate(labels, np.empty(0, dtype=object)),
         }
         if self.person is not None:
-            rows |= {"persons": _joined(persons, np.empty(0, dtype=object)), "person_column": self.person}
+            rows |= {"persons": _concatenate(persons, np.empty(0, dtype=object)), "person_column": self.person}
         return rows
 
 
@@ -87,7 +87,7 @@ def required_columns(job: Job) -> tuple[str, ...]:
     return (*job.encoding.preprocess.names, job.about.target)
 
 
-def _joined(parts: list[Array], nothing: Array) -> Array:
+def _concatenate(parts: list[Array], nothing: Array) -> Array:
     return np.concatenate(parts) if parts else nothing
 
 
@@ -95,11 +95,11 @@ _ROUNDING = 1 - 1e-9
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
-class _Alone(Parties):
+class _SingleParty(Parties):
     """The rows of one party."""
 
     name: str = ""
-    least: ClassVar[int] = 1
+    min_parties: ClassVar[int] = 1
 
     @cached_property
     def _members(self) -> tuple[tuple[str | int, ...], Ints]:
@@ -154,8 +154,8 @@ class Party(Uncopyable):
         self.simulation: Final = simulation
         self.engine: Final = Local() if engine is None else engine
         self.asker: Final = asker
-        self._answered: Final[dict[tuple[str, int], tuple[str, bytes]]] = {}
-        self._answering: Final = threading.Lock()
+        self._answers: Final[dict[tuple[str, int], tuple[str, bytes]]] = {}
+        self._lock: Final = threading.Lock()
         self._process: Final = os.getpid()
 
     def __repr__(self) -> str:
@@ -182,55 +182,55 @@ class Party(Uncopyable):
             True
         """
         if self.ledger is not None:
-            self.ledger.require_for(Holding((self.name,), self.person_column, holder=self.name), job.privacy)
+            self.ledger.require_holding(Holding((self.name,), self.person_column, holder=self.name), job.privacy)
         if request is None:
-            request = job.first(int(self._alone().counts(job.privacy)[0][0]))
+            request = job.first_request(int(self._as_parties().counts(job.privacy)[0][0]))
         require_answerable(job, request)
         if job.simulation is not None and (not self.simulation or self.ledger is not None):
             raise DpvalueError("the job must not have seeded noise: the server could remove it")
         with self.engine.threading():
             device, dtype = self.engine.torch_device, DTYPES[job.dtype]
             model = job.build(device)  # raises for a job that fits no model, before any row is touched
-            rows = self._alone()
-            behind = PrivacyBoundary(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
-            contributions = behind.put(rows, self.engine)
+            rows = self._as_parties()
+            boundary = PrivacyBoundary(model, job.mechanism, job.encoding, job.privacy, dtype, job.simulation is None)
+            contributions = boundary.enclose(rows, self.engine)
             like = torch.zeros(job.size, dtype=dtype, device=device)
             noise, number = job.noise(self.name)
-            answering = Answering(contributions, noise, np.array([number]), like)
+            responder = Responder(contributions, noise, np.array([number]), like)
 
             def make() -> bytes:
-                numbers = answering.answer(request.round, request.to(like).asked)[0].cpu()
+                numbers = responder.answer(request.round, request.to(like).query)[0].cpu()
                 units = int(contributions.units[0])
                 return Release(job.digest, request.digest, request.round, self.name, units, numbers).to_bytes()
 
             if self.ledger is None:
-                return Release.from_bytes(self._once(job, request, make))
+                return Release.from_bytes(self._answer_once(job, request, make))
             charge = charge_of(job.mechanism, contributions.units, job.privacy)
-            ledger = self.ledger.under(purpose_of(job, self.asker))
+            ledger = self.ledger.with_purpose(purpose_of(job, self.asker))
             ledger.reserve(job.rounds, charge)
             release = Release.from_bytes(ledger.release(request.round, request.digest, charge, make))
             if release.party != self.name:
                 raise DpvalueError(f"this ledger already answered the job as {release.party!r}")
             return release
 
-    def _alone(self) -> _Alone:
+    def _as_parties(self) -> _SingleParty:
         groups = np.full(row_count(self.X, "the party's features"), self.name, dtype=object)
-        return _Alone(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
+        return _SingleParty(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
 
-    def _once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
+    def _answer_once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
         """The bytes of a round, made at the first request; another request for the round is refused.
 
         One thread at a time, from looking for an answer to keeping it.
         """
         if os.getpid() != self._process:  # parent and child would each draw noise for the same round
             raise DpvalueError("a party without a ledger must answer in the process that created it: give it a ledger")
-        with self._answering:
-            asked, answer = self._answered.setdefault((job.digest, request.round), (request.digest, b""))
-            if asked != request.digest:
+        with self._lock:
+            stored_digest, answer = self._answers.setdefault((job.digest, request.round), (request.digest, b""))
+            if stored_digest != request.digest:
                 raise DpvalueError(f"round {request.round} of this job was already requested with other settings")
             if not answer:
                 answer = make()
-                self._answered[job.digest, request.round] = asked, answer
+                self._answers[job.digest, request.round] = stored_digest, answer
             return answer
 
 
@@ -279,7 +279,7 @@ class PrivacyBoundary:
     dtype: torch.dtype
     is_secure: bool
 
-    def put(self, parties: Parties, engine: Engine) -> Contributions:
+    def enclose(self, parties: Parties, engine: Engine) -> Contributions:
         """Return the rows of parties, ready to contribute."""
         rows: PrivateRows = parties.encode(self.encoding, self.dtype, engine.torch_device, self.privacy)
         return Contributions(self.model, rows, self.mechanism, engine, on_grid=self.is_secure)

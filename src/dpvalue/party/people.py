@@ -42,7 +42,7 @@ def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> T
     if isinstance(model, DescriptionModel):
         residuals = model.linear.residuals(x[:, 0].clone(), y)
         off = _dot(residuals, residuals).unsqueeze(-1)
-        return theta * model.described(_dot(residuals[:, None, :], x[:, 1:]), off)
+        return theta * model.describe(_dot(residuals[:, None, :], x[:, 1:]), off)
     if isinstance(model, SubspaceLinear):
         outputs = _lone_outputs(theta, x)
         return _dot(model.linear.residuals(outputs, y)[:, None, :], x[:, 1:])
@@ -83,29 +83,29 @@ class People:
         everybody = torch.arange(len(self._starts) - 1, device=rows.x.device)
         self._person = torch.repeat_interleave(everybody, self._starts.diff())
 
-    def gradients(self, theta: Tensor, who: Tensor, first: int, width: int) -> Tensor:
+    def gradients(self, theta: Tensor, parties: Tensor, first: int, width: int) -> Tensor:
         """Return the mean gradients (b, width, d) of each person's rows, at the models theta (b, d) of the parties.
 
         They are those of `width` persons of each party, from its `first` on. One bad row does not silence a person's
         others. A person without a good one, and a place without a person, are NaN.
         """
-        ends = self._rows.offsets[who + 1]
-        lowest = torch.minimum(self._rows.offsets[who] + first, ends)
+        ends = self._rows.offsets[parties + 1]
+        lowest = torch.minimum(self._rows.offsets[parties] + first, ends)
         begin, counts = self._starts[lowest], self._starts[torch.minimum(lowest + width, ends)] - self._starts[lowest]
-        place = torch.repeat_interleave(torch.arange(len(who), device=who.device), counts)
-        row = torch.arange(len(place), device=who.device) - torch.repeat_interleave(
+        place = torch.repeat_interleave(torch.arange(len(parties), device=parties.device), counts)
+        row = torch.arange(len(place), device=parties.device) - torch.repeat_interleave(
             counts.cumsum(0) - counts - begin, counts
         )
-        means = theta.new_zeros(len(who) * width, theta.shape[-1])
-        good = theta.new_zeros(len(means), 1)
+        means = theta.new_zeros(len(parties) * width, theta.shape[-1])
+        finite_share = theta.new_zeros(len(means), 1)
         for rows, own in zip(row.split(self._piece), place.split(self._piece), strict=True):
             gradients = lone_gradients(self._model, theta[own], self._x[rows], self._y[rows])
             share = self._rows.weights[rows].unsqueeze(-1)
             finite = gradients.isfinite().all(-1, keepdim=True)
             person = own * width + self._person[rows] - lowest[own]
             add_in_order(means, person, torch.where(finite, gradients, 0.0) * share)
-            add_in_order(good, person, finite * share)
-        return torch.where(good > 0, means, torch.nan).unflatten(0, (len(who), width))  # type: ignore[no-any-return]
+            add_in_order(finite_share, person, finite * share)
+        return torch.where(finite_share > 0, means, torch.nan).unflatten(0, (len(parties), width))  # type: ignore[no-any-return]
 
 
 def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:
@@ -125,5 +125,5 @@ def add_by_turns(to: Tensor, index: Tensor, rows: Tensor) -> None:
     turn = torch.empty_like(index)
     turn[order] = torch.arange(len(index), device=index.device) - torch.searchsorted(ordered, ordered)
     for number in range(int(turn.max()) + 1 if len(turn) else 0):
-        now = (turn == number).nonzero().squeeze(-1)
-        to.index_add_(0, index[now], rows[now])
+        rows_of_turn = (turn == number).nonzero().squeeze(-1)
+        to.index_add_(0, index[rows_of_turn], rows[rows_of_turn])

@@ -143,8 +143,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         for what in ("name", "key"):
-            given = [getattr(coordinator, what) for coordinator in self.coordinators]
-            if len(set(given)) < len(given):
+            values = [getattr(coordinator, what) for coordinator in self.coordinators]
+            if len(set(values)) < len(values):
                 raise DpvalueError(f"each coordinator must have its own {what}")
         require_names("names of coordinators", [coordinator.name for coordinator in self.coordinators])
         if not self.coordinators and not self.unsigned:
@@ -168,34 +168,34 @@ class Policy:
         """Return who has a key; None where the policy answers anybody. Raises for an asker whom it does not know."""
         if self.unsigned:
             return None
-        known = {coordinator.key: coordinator for coordinator in self.coordinators}
-        if key not in known:
+        by_key = {coordinator.key: coordinator for coordinator in self.coordinators}
+        if key not in by_key:
             raise DpvalueError(
                 "the job is not signed" if key is None else f"{key} is not the key of a coordinator of the policy"
             )
-        return known[key]
+        return by_key[key]
 
 
 def read_policy(path: Path) -> Policy:
     """Return the policy of a file; a name in it that means nothing is an error, as it may be a limit misspelt."""
-    found = parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML")
+    content = parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML")
     try:
-        _require_known(Policy, found, "")
-        return read(Policy, found)
+        _require_known(Policy, content, "")
+        return read(Policy, content)
     except DpvalueError as error:
         raise DpvalueError(f"{path}: {error}") from None
 
 
-def _require_known(kind: Any, found: Any, place: str) -> None:
-    if not isinstance(found, dict):
+def _require_known(kind: Any, content: Any, place: str) -> None:
+    if not isinstance(content, dict):
         return  # `read` says what it must be
     types = get_type_hints(kind)
-    unknown = [name for name in found if name not in types]
+    unknown = [name for name in content if name not in types]
     if unknown:
         names = ", ".join(field.name for field in fields(kind))
         raise DpvalueError(f"unknown option {place}{unknown[0]}; the options are {names}")
-    for name, inside in found.items():
+    for name, value in content.items():
         parts = [part for part in (types[name], *get_args(types[name])) if is_dataclass(part)]
-        for member in inside if isinstance(inside, list) else [inside]:
+        for member in value if isinstance(value, list) else [value]:
             if parts:
                 _require_known(parts[0], member, f"{place}{name}.")

@@ -15,7 +15,7 @@ import torch
 from dpvalue.arrays import Floats, Ints
 from dpvalue.detection import expected_auc, pairwise_auc
 from dpvalue.planning.folds import MOST_TOGETHER, GradientSketch
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 
@@ -178,7 +178,7 @@ def _each_auc(clean: Floats, bad: Floats, law: str, scales: Floats) -> Floats:
         return np.array([expected_auc(good, wrong, law, float(scale)) for good, wrong, scale in each])
     shift = clean[:, :, None] - bad[:, None, :]
     scale = scales[:, None, None]
-    return np.asarray(law_named(law).wins(shift, scale, scale).mean(axis=(1, 2)))
+    return np.asarray(find_law(law).wins(shift, scale, scale).mean(axis=(1, 2)))
 
 
 def make_crowd(units: Ints, seed: int) -> Crowd:

@@ -20,10 +20,10 @@ from dpvalue.arrays import Array, Floats, Ints
 from dpvalue.data.rows import PublicRows
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.engines import Engine
-from dpvalue.models import REGRESSION, Linear, Model, Score, projected
+from dpvalue.models import REGRESSION, Linear, Model, Score, project_model
 from dpvalue.models.build import Training
 from dpvalue.party.contributions import Contributions
-from dpvalue.privacy.clipping import rule_named
+from dpvalue.privacy.clipping import find_rule
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.protocol.projection import Basis, Projection, make_basis, mean_gradient, path_basis, score_basis
 from dpvalue.streams import Purpose, stream
@@ -80,7 +80,7 @@ class GradientSketch:
         """Return the same for several clipping norms (k,) with a centre each: (k, units)."""
         score = self.score - centres[:, None]
         length = np.where(centres[:, None] == 0, self.length, np.abs(score))
-        divisor = rule_named(rule).divisor(length / clips[:, None])
+        divisor = find_rule(rule).divisor(length / clips[:, None])
         return np.divide(score, divisor, out=np.zeros_like(score), where=np.isfinite(divisor) & (divisor > 0))
 
 
@@ -148,7 +148,7 @@ class Fold:
         uphill = None
         if projection is not None:
             basis = self.basis(projection)
-            line = projected(model, basis.origin, basis.vectors)
+            line = project_model(model, basis.origin, basis.vectors)
             model, origin = Score(line) if projection.is_score else line, basis.origin
             points, shares = basis.points, basis.shares
             uphill = basis.vectors
@@ -161,7 +161,7 @@ class Fold:
         score, length = [], []
         together = max(MOST_TOGETHER, _MOST_NUMBERS // model.size)
         for who in torch.arange(contributions.n, device=points.device).split(together):
-            gradients = contributions.along(points, shares, who).to(torch.float64)
+            gradients = contributions.mean_gradients(points, shares, who).to(torch.float64)
             score.append(gradients @ towards.to(torch.float64))
             length.append(gradients.norm(dim=1))
         kinds = (np.split(_finite(torch.cat(numbers)), len(self.labels)) for numbers in (score, length))
@@ -263,7 +263,7 @@ class Paths:
         """Return the model of a fold after so many steps, one of `STEPS`."""
         for stage in STEPS:
             if stage <= steps and stage not in self._known:
-                self._known[stage] = [theta for training in self._trainings for theta in training.until(stage)]
+                self._known[stage] = [theta for training in self._trainings for theta in training.run_until(stage)]
         return self._known[steps][number]
 
 

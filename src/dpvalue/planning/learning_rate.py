@@ -65,7 +65,7 @@ class PublicTuner(PublicFacts):
         return RATES[int(scores.argmax())]
 
     def _contributions(self, parties: PublicRows, mechanism: Mechanism) -> Contributions:
-        return Contributions(self.model, parties, mechanism.of_public_rows(), self.engine)
+        return Contributions(self.model, parties, mechanism.for_public_rows(), self.engine)
 
     def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PublicRows:
         """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
@@ -85,7 +85,7 @@ class PublicTuner(PublicFacts):
         std = float(self._release_std(contributions.mechanism))
         for number in range(contributions.n):
             party = torch.full((len(RATES),), number, device=theta.device)
-            step = contributions.at(theta, party).to(theta.dtype)
+            step = contributions.gradients_at(theta, party).to(theta.dtype)
             if std:
                 step = step + std * self._noise(generator, 1)
             theta = theta - rates * step
@@ -102,7 +102,7 @@ class PublicTuner(PublicFacts):
         parties = torch.arange(contributions.n, device=self.initial.device)
         std = float(self._release_std(contributions.mechanism)) / releases**0.5
         noise = self._noise(generator, 1) * (std * n**0.5)
-        first = contributions.at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
+        first = contributions.gradients_at(self.initial.expand(len(parties), -1), parties).mean(0).to(self.initial)
         mean = first.expand(len(RATES), -1)
         if releases > 1:
             sampled = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
@@ -111,7 +111,9 @@ class PublicTuner(PublicFacts):
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
                 for total, few in zip(along.split(together), points.split(together), strict=True):
-                    gradients = contributions.at(few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few)))
+                    gradients = contributions.gradients_at(
+                        few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few))
+                    )
                     total += gradients.unflatten(0, (len(few), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
             mean = (first + (releases - 1) * along) / releases
         moved: Tensor = self.initial - rates * (n * mean + noise)
@@ -128,7 +130,7 @@ _MOST_LINE_ROWS = 256
 
 
 def rate_on_line(
-    at: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
+    situation: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
 ) -> float:
     """Return the rate at which all parties together move the model to where most of what the line offers is reached.
 
@@ -136,7 +138,7 @@ def rate_on_line(
     like public rows and their noise adds up to three standard deviations: a walk past the best point would turn the
     signs of late marginals, and far out, where the loss is flat, marginals would vanish.
     """
-    public, engine = at.public, at.settings.engine
+    public, engine = situation.public, situation.settings.engine
     unit = _unit_of_length(model, initial, basis, public)
     lengths = torch.tensor([unit * distance for distance in _DISTANCES], dtype=initial.dtype, device=initial.device)
     evaluate = Evaluator(replace(public, metric=LOSS, l2=0.0), model, engine)
@@ -151,9 +153,13 @@ def rate_on_line(
     rows = public.stand_ins(evenly, np.ones(count, dtype=np.int64), initial)
     alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(count, device=initial.device)
-    step = float(mechanism.scale.read(alone.along(basis.points, basis.shares, everyone)).mean())
-    std = mixed * mechanism.scale.gain * float(mechanism.noise_std(torch.from_numpy(at.units)).square().mean().sqrt())
-    reach = at.n * max(step, 0.0) + 3 * std * at.n**0.5
+    step = float(mechanism.scale.read(alone.mean_gradients(basis.points, basis.shares, everyone)).mean())
+    std = (
+        mixed
+        * mechanism.scale.gain
+        * float(mechanism.noise_std(torch.from_numpy(situation.units)).square().mean().sqrt())
+    )
+    reach = situation.n * max(step, 0.0) + 3 * std * situation.n**0.5
     return best / reach if reach > 0 else 1.0
 
 

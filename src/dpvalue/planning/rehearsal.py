@@ -19,7 +19,7 @@ from dpvalue.models import REGRESSION
 from dpvalue.planning.crowd import Crowd, Way, make_crowd
 from dpvalue.planning.folds import STEPS, Fold, GradientSketch, PublicFacts, Sketches, make_folds
 from dpvalue.privacy.clipping import RULES
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism, Scale
 from dpvalue.protocol.projection import Projection
 
@@ -109,7 +109,7 @@ class Rehearsal(PublicFacts):
             for place, projection in enumerate(candidates)
             for single in [projection is not None and projection.m == 1]
             for number, mechanism in enumerate(mechanisms)
-            if single or not law_named(mechanism.law).scalar
+            if single or not find_law(mechanism.law).scalar
         ]
         fitted: dict[tuple[int, int], Option] = {}
         for _, place, number in sorted(tried, key=lambda one: (-bounds[one[2]], not one[0])):  # the strongest first

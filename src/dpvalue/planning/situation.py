@@ -16,7 +16,7 @@ from dpvalue.planning.folds import Fold
 from dpvalue.planning.rehearsal import Option, Rehearsal, prefer
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy.budget import Privacy
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.mechanism import Mechanism, make_mechanism
 
 CAN_WORK, CANNOT_WORK = 0.5, 0.3
@@ -208,14 +208,14 @@ class Situation:
         return Rehearsal(self.model, self.initial, self.public, self.sizes, self.units, engine, seed)
 
 
-def expected_at(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
+def expected_at(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
     """Return what is expected of the best way to release at a budget."""
-    return expect(rehearsal, prefer(options(at, privacy, rehearsal), at.model.size)[1])
+    return expect(rehearsal, prefer(options(situation, privacy, rehearsal), situation.model.size)[1])
 
 
-def options(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
+def options(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
     """Return the ways to release at a budget that the settings leave open."""
-    settings = at.settings
+    settings = situation.settings
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     fixed = settings.fixed_projection
@@ -227,7 +227,7 @@ def options(at: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Optio
         candidates, rule = [None], rule or "flat"
     else:
         candidates = [*rehearsal.lengths(fixed)]
-    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, at.n), clip, rule, given)
+    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, situation.n), clip, rule, given)
     if not possible:
         raise no_laplace(settings, privacy)
     return possible
@@ -247,7 +247,7 @@ def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Me
     schedule, permutations = settings.resolved_schedule, settings.permutations
     possible = []
     for law in privacy.laws:
-        if not law_named(law).scalar:
+        if not find_law(law).scalar:
             noise = privacy.noise_multiplier(schedule.releases(permutations), n, law)
             noise *= float(np.linalg.norm(schedule.table_weights(permutations)))
             possible.append(make_mechanism(privacy, 1.0, noise, law=law))

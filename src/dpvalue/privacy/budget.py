@@ -8,7 +8,7 @@ from numbers import Real
 from dpvalue.display import changed_fields
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_number, require_positive
 from dpvalue.privacy import accounting
-from dpvalue.privacy.laws import LAWS, law_named
+from dpvalue.privacy.laws import LAWS, find_law
 
 UNITS = ("party", "record", "person")
 
@@ -77,9 +77,9 @@ class Privacy:
     @property
     def terms(self) -> str:
         """The budget in words."""
-        spread = f" in at most {self.parties_per_person} parties" if self.unit == "person" else ""
-        spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
-        return f"{spent} per {self.unit}{spread}, neighbours {self.neighbours}"
+        parties = f" in at most {self.parties_per_person} parties" if self.unit == "person" else ""
+        amount = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
+        return f"{amount} per {self.unit}{parties}, neighbours {self.neighbours}"
 
     def __repr__(self) -> str:
         return changed_fields(self, "epsilon", "delta", "unit")
@@ -89,9 +89,9 @@ class Privacy:
         """The laws of noise that this budget allows."""
         if self.accounting == "poisson":
             return ("gaussian",)
-        known = LAWS.values() if self.mechanism == "auto" else [LAWS[self.mechanism]]
-        asked = [law for law in known if law.automatic or self.mechanism != "auto"]
-        return tuple(law.name for law in asked if law.pure or self.delta > 0)
+        candidates = LAWS.values() if self.mechanism == "auto" else [LAWS[self.mechanism]]
+        allowed = [law for law in candidates if law.automatic or self.mechanism != "auto"]
+        return tuple(law.name for law in allowed if law.pure or self.delta > 0)
 
     @property
     def vector_law(self) -> str | None:
@@ -118,4 +118,4 @@ class Privacy:
         """
         if self.accounting == "poisson":
             return accounting.poisson_noise_multiplier(self.epsilon, self.delta, releases, parties)
-        return law_named(law).noise_multiplier(self.epsilon, self.delta, releases * self.parties_per_person)
+        return find_law(law).noise_multiplier(self.epsilon, self.delta, releases * self.parties_per_person)

@@ -65,8 +65,8 @@ class Charge:
 
         A contribution is at most C long. Replacing it by another moves a release by up to 2C, by zero up to C.
         """
-        moved = {"zero_out": 1.0, "replace": 2.0}
-        return self.noise_multiplier * moved[self.neighbours] / moved[neighbours]
+        factors = {"zero_out": 1.0, "replace": 2.0}
+        return self.noise_multiplier * factors[self.neighbours] / factors[neighbours]
 
     def times(self, count: int) -> Charge:
         """Return what so many rounds like this one cost together."""
@@ -95,7 +95,7 @@ def charge_of(mechanism: Mechanism, units: Tensor, privacy: Privacy) -> Charge:
     )
 
 
-def spent(charges: Sequence[Charge], budget: Privacy) -> float:
+def spent_epsilon(charges: Sequence[Charge], budget: Privacy) -> float:
     """Return the epsilon that charges spend together at the budget's delta, in the budget's terms."""
     if not charges:
         return 0.0
@@ -103,25 +103,29 @@ def spent(charges: Sequence[Charge], budget: Privacy) -> float:
     return min(_pure(charges, budget), by_mu)
 
 
-def require_room(before: Sequence[Charge], asked: Charge, budget: Privacy) -> None:
+def require_room(earlier: Sequence[Charge], charge: Charge, budget: Privacy) -> None:
     """Raise unless the budget allows one more charge.
 
     Formal guarantee: releases that this allowed, one after the other, are together (epsilon, delta)-DP as the budget
     says, also where what was asked, and with how much noise, depends on earlier answers.
     """
-    if asked.unit != budget.unit:
-        raise DpvalueError(f"the ledger's budget is per {budget.unit}, and this release protects each {asked.unit}")
-    if asked.releases % budget.parties_per_person:
+    if charge.unit != budget.unit:
+        raise DpvalueError(f"the ledger's budget is per {budget.unit}, and this release protects each {charge.unit}")
+    if charge.releases % budget.parties_per_person:
         raise DpvalueError(
-            f"a charge must count all {budget.parties_per_person} parties of a person, got {asked.releases} releases"
+            f"a charge must count all {budget.parties_per_person} parties of a person, got {charge.releases} releases"
         )
-    charges = [*before, asked]
+    charges = [*earlier, charge]
     if _pure(charges, budget) <= budget.epsilon * _ROUNDING:
         return
     if budget.delta and _mu(charges, budget) <= accounting.mu_of_budget(budget.epsilon, budget.delta) * _ROUNDING:
         return
-    used = spent(before, budget)
-    raise BudgetExceeded(spent=used, asked=spent([asked], budget), left=max(0.0, budget.epsilon - used))
+    used = spent_epsilon(earlier, budget)
+    raise BudgetExceeded(
+        spent_epsilon=used,
+        requested_epsilon=spent_epsilon([charge], budget),
+        remaining_epsilon=max(0.0, budget.epsilon - used),
+    )
 
 
 def _terms(charges: Sequence[Charge], budget: Privacy) -> list[tuple[str, float, int]]:

@@ -35,7 +35,7 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.returned: dict[int, str] = {}
+        self.repeat_dates: dict[int, str] = {}
 
     def release(self, slot: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
         """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
@@ -55,20 +55,20 @@ class Checkpoint:
     def _release(self, path: Path, slot: int, request: str, make: Callable[[], bytes]) -> bytes:
         """The same, while no other thread or process looks at the slot."""
         if path.is_file():
-            asked, date, stored = _read(path)
-            if asked != request:
+            stored_request, date, content = _read(path)
+            if stored_request != request:
                 raise DpvalueError(f"{str(path)!r} belongs to a run with other settings")
-            self.returned[slot] = date
-            return stored
-        made = make()
+            self.repeat_dates[slot] = date
+            return content
+        content = make()
         header = {
             "format": FORMAT_VERSION,
             "request": request,
             "made": datetime.now(UTC).date().isoformat(),
-            "digest": _digest(made),
+            "digest": _digest(content),
         }
-        write_whole(path, json.dumps(header).encode() + b"\n" + made)
-        return made
+        write_whole(path, json.dumps(header).encode() + b"\n" + content)
+        return content
 
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Do nothing: there is no budget to exceed."""
@@ -79,16 +79,16 @@ class Checkpoint:
 
 def _read(path: Path) -> tuple[str, str, bytes]:
     """The request, the date and the bytes of a stored release; anything else than what was written is an error."""
-    line, _, stored = path.read_bytes().partition(b"\n")
+    line, _, content = path.read_bytes().partition(b"\n")
     try:
         header = parse_json(line.decode("utf-8", "replace"), "its header")
         OBJECT("its header", header)
         _HEADER("", header)
     except DpvalueError as error:
         raise DpvalueError(f"{str(path)!r} has been damaged: {error}") from None
-    if header.get("digest") != _digest(stored):
+    if header.get("digest") != _digest(content):
         raise DpvalueError(f"{str(path)!r} has been altered: its digest does not match")
-    return header["request"], header["made"], stored
+    return header["request"], header["made"], content
 
 
 def _digest(content: bytes) -> str:

@@ -55,10 +55,12 @@ def normalise_rows(vectors: Tensor, norm: float) -> Tensor:
 
     Formal guarantee: the norm of each result, in exact arithmetic, is at most `norm`, for float32 and float64 input.
     """
-    wide = vectors.to(torch.float64)
-    wide = wide / wide.abs().amax(-1, keepdim=True)  # or the squares of tiny entries would vanish, and the length too
-    length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    scaled: Tensor = (wide / length * clip_bound(norm, vectors.dtype)).to(vectors.dtype)
+    doubles = vectors.to(torch.float64)
+    doubles = doubles / doubles.abs().amax(
+        -1, keepdim=True
+    )  # or the squares of tiny entries would vanish, and the length too
+    length = torch.linalg.vector_norm(doubles, dim=-1, keepdim=True)
+    scaled: Tensor = (doubles / length * clip_bound(norm, vectors.dtype)).to(vectors.dtype)
     return scaled.nan_to_num_(0.0, 0.0, 0.0)
 
 
@@ -92,7 +94,7 @@ def register_rule(rule: ClippingRule) -> None:
     RULES[rule.name] = rule
 
 
-def rule_named(name: str) -> ClippingRule:
+def find_rule(name: str) -> ClippingRule:
     """Return the clipping rule of a name."""
     require_choice("clip_rule", name, RULES)
     return RULES[name]

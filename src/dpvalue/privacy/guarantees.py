@@ -11,29 +11,29 @@ from dpvalue.display import counted
 from dpvalue.errors import DpvalueError, require_choice
 from dpvalue.privacy import laws
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
-from dpvalue.privacy.laws import LAWS, law_named
-from dpvalue.stored import COUNT, FLAG, NUMBER, POSITIVE, TEXT, fields, is_number, maybe, must_be, one_of
+from dpvalue.privacy.laws import LAWS, find_law
+from dpvalue.stored import COUNT, FLAG, NUMBER, POSITIVE, TEXT, choice_of, fields, is_number, must_be, optional
 
 
 def check_guarantee(name: str, stored: Any) -> None:
     """Raise unless something stored describes a guarantee."""
     if stored != asdict(Guarantee()):  # as it is without privacy
-        _SPENT(name, stored)
+        _GUARANTEE(name, stored)
 
 
-_SPENT = fields(
-    unit=one_of(UNITS),
-    neighbours=one_of(NEIGHBOURS),
+_GUARANTEE = fields(
+    unit=choice_of(UNITS),
+    neighbours=choice_of(NEIGHBOURS),
     epsilon=POSITIVE,
     delta=must_be("at least 0 and below 1", lambda stored: is_number(stored) and 0 <= stored < 1),
-    mu=maybe(POSITIVE),
-    claimed_epsilon=maybe(POSITIVE),
+    mu=optional(POSITIVE),
+    claimed_epsilon=optional(POSITIVE),
     advantage=NUMBER,
-    mechanism=lambda name, found: one_of(map(str.capitalize, LAWS))(name, found),  # of those registered by now
+    mechanism=lambda name, value: choice_of(map(str.capitalize, LAWS))(name, value),  # of those registered by now
     releases=COUNT,
     parties_per_person=COUNT,
     noise=fields(multiplier=POSITIVE, clip=POSITIVE, simulation=FLAG),
-    charged=fields(ledger=maybe(TEXT), returned=maybe(TEXT), parties=maybe(TEXT), person=maybe(TEXT)),
+    charged=fields(ledger=optional(TEXT), returned=optional(TEXT), parties=optional(TEXT), person=optional(TEXT)),
 )
 
 
@@ -125,7 +125,7 @@ class Guarantee:
         """The law of the noise."""
         return "gaussian" if self.mechanism is None else self.mechanism.lower()
 
-    def under(self, neighbours: str) -> float:
+    def epsilon_under(self, neighbours: str) -> float:
         """Return the epsilon of the same releases under another neighbouring relation.
 
         A contribution is at most C long, so replacing it by zero moves a release by C and by another one by 2C: mu (for
@@ -149,7 +149,7 @@ class Guarantee:
             raise DpvalueError("a run without differential privacy has no epsilon")
         if neighbours == self.neighbours:
             return self.epsilon
-        return law_named(self.law).epsilon(self._loss(neighbours), self.delta)
+        return find_law(self.law).epsilon(self._loss(neighbours), self.delta)
 
     def advantage_under(self, neighbours: str) -> float:
         """Return an attacker's advantage under another neighbouring relation; 1 without differential privacy.
@@ -170,14 +170,14 @@ class Guarantee:
         require_choice("neighbours", neighbours, NEIGHBOURS)
         if self.epsilon is None or self.releases is None:
             return 1.0
-        return law_named(self.law).advantage(self._loss(neighbours), self.releases * self.parties_per_person)
+        return find_law(self.law).advantage(self._loss(neighbours), self.releases * self.parties_per_person)
 
     def _loss(self, neighbours: str) -> float:
         """Mu, or the epsilon of a pure law, times how much farther a unit moves a release under this relation."""
-        moved = {"zero_out": 1.0, "replace": 2.0}
+        factors = {"zero_out": 1.0, "replace": 2.0}
         loss = self.epsilon if self.mu is None else self.mu
         assert loss is not None
-        return loss * (moved[neighbours] / moved[str(self.neighbours)])
+        return loss * (factors[neighbours] / factors[str(self.neighbours)])
 
     @property
     def terms(self) -> str:
@@ -201,7 +201,7 @@ class Guarantee:
             "person": f"All records of each person, in at most {self.parties_per_person} parties, are",
         }[str(self.unit)]
         change = {"zero_out": "its contribution is replaced by zero", "replace": "it is replaced by any other"}
-        spent = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
+        amount = f"epsilon = {self.epsilon:.4g}, delta = {self.delta:.4g}"
         kind = "pure" if self.mu is None else f"mu = {self.mu:.4g}"
         exactly = "" if self.simulation else "discrete "  # secure noise is drawn on a grid
         others = "The guarantee is for this run only: other runs on the same data add to it."
@@ -215,7 +215,7 @@ class Guarantee:
                 "would get the same releases."
             )
         text = (
-            f"{protected} protected by ({spent})-differential privacy ({kind}) against an observer of every release. "
+            f"{protected} protected by ({amount})-differential privacy ({kind}) against an observer of every release. "
             f"Neighbours: {self.neighbours} ({change[str(self.neighbours)]}). Mechanism: {exactly}{self.mechanism}, "
             f"{counted(self.releases, 'release')} per party, clipping norm {self.noise.clip:.4g}, noise multiplier "
             f"{self.noise_multiplier:.4g}. An attacker's advantage is at most {self.advantage:.2g}. {others}"
@@ -242,9 +242,9 @@ def guarantee(
     """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
     if privacy is None:
         return Guarantee()
-    noise, seen = law_named(law), releases * privacy.parties_per_person
+    noise, observed = find_law(law), releases * privacy.parties_per_person
     by_paper = privacy.accounting == "poisson"
-    loss = privacy.epsilon if noise.pure else noise.loss(multiplier, seen)
+    loss = privacy.epsilon if noise.pure else noise.loss(multiplier, observed)
     return Guarantee(
         unit=privacy.unit,
         neighbours=privacy.neighbours,
@@ -252,7 +252,7 @@ def guarantee(
         delta=0.0 if noise.pure else privacy.delta,
         mu=None if noise.pure else loss,
         claimed_epsilon=privacy.epsilon if by_paper else None,
-        advantage=noise.advantage(loss, seen),
+        advantage=noise.advantage(loss, observed),
         mechanism=law.capitalize(),
         releases=releases,
         parties_per_person=privacy.parties_per_person,
@@ -302,16 +302,16 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
             "guarantees must have the same parties (rows or names) and person column to be added up: the rows of a "
             "party that release separately spend far more together than one of them"
         )
-    spent = [
+    releases = [
         (run.law, float(run.noise_multiplier or 0.0), int(run.releases or 0) * run.parties_per_person)
         for run in guarantees
     ]
-    return laws.total_epsilon(spent, delta)
+    return laws.total_epsilon(releases, delta)
 
 
-def warn_if_delta_is_large(spent: Guarantee, units: int) -> None:
+def warn_of_large_delta(guarantee: Guarantee, units: int) -> None:
     """Warn when units * delta > 0.1: such a delta allows a mechanism to publish a unit's data."""
-    delta = spent.delta or 0.0
+    delta = guarantee.delta or 0.0
     if units * delta > 0.1:
         warnings.warn(
             f"delta = {delta:g} is large for {units} protected units: units * delta = {units * delta:.3g} exceeds 0.1; "

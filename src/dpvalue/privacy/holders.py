@@ -51,8 +51,8 @@ class Terms:
             is_text = isinstance(text, str) and bool(text.strip()) and text.isprintable()
             if not is_text and (what == "name" or text is not None):
                 raise DpvalueError(f"{what} must be printable text, got {text!r}")
-        told = self.parties is not None or self.party_column is not None
-        if told != (self.budget.unit == "party"):
+        is_given = self.parties is not None or self.party_column is not None
+        if is_given != (self.budget.unit == "party"):
             raise DpvalueError(
                 "parties (names, or 'rows' if each row is one) or party_column must be given for unit party and no "
                 f"other unit; got {self.parties if self.party_column is None else self.party_column!r}"
@@ -85,10 +85,10 @@ def new_terms(
     """Return the terms of a new ledger (`Ledger.create`), with a salt of its own."""
     if parties is None and budget.unit == "party" and party_column is None:
         parties = ROWS
-    named = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
-    if isinstance(named, tuple):
-        require_names("names of parties", named)
-    return Terms(name, budget, named, party_column, person, secrets.token_hex(16))
+    names = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
+    if isinstance(names, tuple):
+        require_names("names of parties", names)
+    return Terms(name, budget, names, party_column, person, secrets.token_hex(16))
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,9 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
         return
     if ROWS in (parties, holding.parties):
         if parties != holding.parties:
-            own, asked = ("rows", "named parties") if parties == ROWS else ("named parties", "rows as parties")
+            expected, actual = ("rows", "named parties") if parties == ROWS else ("named parties", "rows as parties")
             raise DpvalueError(
-                f"the ledger {name!r} is for {own}, and this run is on {asked}, which may hold the same data"
+                f"the ledger {name!r} is for {expected}, and this run is on {actual}, which may hold the same data"
             )
         return
     unknown = [party for party in holding.parties if party not in parties]
@@ -175,7 +175,7 @@ def require_new(parties: tuple[str, ...] | str | None, added: tuple[str, ...]) -
     """Raise unless names can be added to the parties of a ledger."""
     if parties is None or isinstance(parties, str):
         raise DpvalueError("parties can be added only to a ledger of named parties")
-    known = [name for name in added if name in parties]
-    if known or not added:
-        raise DpvalueError(f"names must be new, got {known[0]!r}" if known else "names must be given")
+    present = [name for name in added if name in parties]
+    if present or not added:
+        raise DpvalueError(f"names must be new, got {present[0]!r}" if present else "names must be given")
     require_names("names of parties", (*parties, *added))

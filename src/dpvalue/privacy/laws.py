@@ -163,7 +163,7 @@ def register_law(law: Law) -> None:
     LAWS[law.name] = law
 
 
-def law_named(name: str) -> Law:
+def find_law(name: str) -> Law:
     """Return the law of a name."""
     require_choice("law", name, LAWS)
     return LAWS[name]

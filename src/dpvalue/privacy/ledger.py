@@ -26,7 +26,7 @@ from typing import Any
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy import ledger_entries
 from dpvalue.privacy.budget import Privacy
-from dpvalue.privacy.charges import Charge, require_room, spent
+from dpvalue.privacy.charges import Charge, require_room, spent_epsilon
 from dpvalue.privacy.holders import Holding, Terms, new_terms, require_holding, require_new, require_unit
 from dpvalue.privacy.ledger_file import (
     ADDED,
@@ -37,10 +37,10 @@ from dpvalue.privacy.ledger_file import (
     create_file,
     head_of,
     is_file,
-    keep_head,
-    kept_head,
     open_file,
+    read_head,
     require_head,
+    write_head,
 )
 
 
@@ -74,13 +74,13 @@ class Ledger:
         >>> ledger = Ledger.create("north.ledger", Privacy(epsilon=1.0, unit="record"), name="north")
         >>> result = dpv.value(train, test, groups=sites, ledger=ledger,  # data as in `dpvalue.Result`
         ...                    privacy=Privacy(epsilon=0.5, unit="record"), progress=False)
-        >>> round(ledger.spent, 3), len(ledger.entries())
+        >>> round(ledger.spent_epsilon, 3), len(ledger.entries())
         (0.5, 1)
     """
 
     def __init__(self, path: str | Path, purpose: str = "value", head: str | Path | None = None) -> None:
         self.path, self.purpose, self._head_file = Path(path), purpose, None if head is None else Path(head)
-        self.returned: dict[int, str] = {}
+        self.repeat_dates: dict[int, str] = {}
         if not isinstance(purpose, str) or not purpose.strip() or not purpose.isprintable():
             raise DpvalueError(f"purpose must be printable text, got {purpose!r}")
         if not is_file(self.path):
@@ -126,7 +126,7 @@ class Ledger:
 
         Example:
             >>> ledger = Ledger.create("new.ledger", Privacy(epsilon=1.0), name="north", parties=["north"])
-            >>> ledger.spent, ledger.parties
+            >>> ledger.spent_epsilon, ledger.parties
             (0.0, ('north',))
         """
         path, head = Path(path), None if head is None else Path(head)
@@ -141,7 +141,7 @@ class Ledger:
         """Name the file: what is pickled or copied opens the ledger anew, with all checks."""
         return Ledger, (self.path, self.purpose, self._head_file)
 
-    def under(self, purpose: str) -> Ledger:
+    def with_purpose(self, purpose: str) -> Ledger:
         """Return the same ledger with slots of another name, under the same budget.
 
         Args:
@@ -175,7 +175,7 @@ class Ledger:
         """Raise unless a run protects the ledger's unit, a person in as many parties."""
         require_unit(self.terms, privacy)
 
-    def require_for(self, holding: Holding, privacy: Privacy) -> None:
+    def require_holding(self, holding: Holding, privacy: Privacy) -> None:
         """Raise unless a run is on data of those whom the ledger protects; for public reasons only."""
         require_holding(self.terms, self.parties, holding, privacy)
 
@@ -199,12 +199,12 @@ class Ledger:
             >>> ledger.parties
             ('north', 'south')
         """
-        added = tuple(dict.fromkeys(map(str, names)))
+        new_names = tuple(dict.fromkeys(map(str, names)))
         with self._open() as file:
-            require_new(ledger_entries.parties_of(file.terms, file.entries), added)
+            require_new(ledger_entries.parties_of(file.terms, file.entries), new_names)
             count = sum(entry.kind == ADDED for entry in file.entries)
-            file.append(ADDED, "", count, "", None, json.dumps(added).encode())
-        self._keep_head()
+            file.append(ADDED, "", count, "", None, json.dumps(new_names).encode())
+        self._write_head()
 
     def release(self, round_: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
         """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
@@ -220,28 +220,28 @@ class Ledger:
         """
         require_count("round", round_, least=0)
         with self._open() as file:
-            earlier = ledger_entries.released(file.entries, self.purpose, round_)
-            if earlier is not None:
-                if earlier.request != request:
+            previous = ledger_entries.find_release(file.entries, self.purpose, round_)
+            if previous is not None:
+                if previous.request != request:
                     raise DpvalueError(
                         f"round {round_} of {self.purpose!r} was already requested with other settings: give another "
                         "question its own purpose; it is charged"
                     )
-                self.returned[round_] = earlier.time
-                return file.content(earlier)
+                self.repeat_dates[round_] = previous.time
+                return file.content(previous)
             if not ledger_entries.is_reserved(file.entries, self.purpose, round_, charge):
-                require_room(ledger_entries.costs(file.entries), charge, self.budget)
-            made = make()
-            file.append(RELEASE, self.purpose, round_, request, charge, made)
-        self._keep_head()
-        return made  # after the commit: the disk has it
+                require_room(ledger_entries.charges(file.entries), charge, self.budget)
+            content = make()
+            file.append(RELEASE, self.purpose, round_, request, charge, content)
+        self._write_head()
+        return content  # after the commit: the disk has it
 
     def require_room(self, rounds: int, charge: Charge) -> None:
         """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
         missing = ledger_entries.missing_rounds(entries, self.purpose, rounds)
         if missing:
-            require_room(ledger_entries.costs(entries), charge.times(missing), self.budget)
+            require_room(ledger_entries.charges(entries), charge.times(missing), self.budget)
 
     def reserve(self, rounds: int, charge: Charge) -> None:
         """Charge all rounds of this purpose at once, before the first: other questions cannot use up their room.
@@ -250,18 +250,18 @@ class Ledger:
         """
         if rounds == 1:
             return
-        whole = charge.times(rounds)
+        whole_charge = charge.times(rounds)
         with self._open() as file:
-            if ledger_entries.are_reserved(file.entries, self.purpose, rounds, whole):
+            if ledger_entries.are_reserved(file.entries, self.purpose, rounds, whole_charge):
                 return
-            require_room(ledger_entries.costs(file.entries), whole, self.budget)
-            file.append(RESERVED, self.purpose, rounds, "", whole, b"")
-        self._keep_head()
+            require_room(ledger_entries.charges(file.entries), whole_charge, self.budget)
+            file.append(RESERVED, self.purpose, rounds, "", whole_charge, b"")
+        self._write_head()
 
-    def stored(self, round_: int) -> tuple[bytes, str] | None:
+    def stored_release(self, round_: int) -> tuple[bytes, str] | None:
         """Return the bytes of a round of this purpose and the digest of their entry; None if there are none."""
         with self._open() as file:
-            entry = ledger_entries.released(file.entries, self.purpose, round_)
+            entry = ledger_entries.find_release(file.entries, self.purpose, round_)
             return None if entry is None else (file.content(entry), entry.digest)
 
     def require_same(self, round_: int, request: str) -> None:
@@ -273,9 +273,9 @@ class Ledger:
         ledger_entries.require_entry(self.entries(), digest, self.path)
 
     @property
-    def spent(self) -> float:
+    def spent_epsilon(self) -> float:
         """The epsilon spent so far, at the budget's delta."""
-        return spent(ledger_entries.costs(self.entries()), self.budget)
+        return spent_epsilon(ledger_entries.charges(self.entries()), self.budget)
 
     def entries(self) -> list[Entry]:
         """Return all entries, without their bytes; every digest is checked.
@@ -336,11 +336,11 @@ class Ledger:
         """The file, checked, with the only right to write until it is left; the kept head is in it."""
         with open_file(self.path, self._terms) as file:
             if self._head_file is not None:
-                require_head(file, kept_head(self._head_file))
+                require_head(file, read_head(self._head_file))
             yield file
 
-    def _keep_head(self) -> None:
+    def _write_head(self) -> None:
         """Write the head file, while nobody else writes the ledger: a later head is never replaced by an earlier."""
         if self._head_file is not None:
             with self._open() as file:
-                keep_head(self._head_file, head_of(file))
+                write_head(self._head_file, head_of(file))

@@ -11,7 +11,7 @@ from dpvalue.privacy.holders import Terms
 from dpvalue.privacy.ledger_file import ADDED, RELEASE, RESERVED, Entry
 
 
-def costs(entries: Sequence[Entry]) -> list[Charge]:
+def charges(entries: Sequence[Entry]) -> list[Charge]:
     """Return what entries cost: those that reserve, and releases that nothing was reserved for."""
     reserved = {entry.purpose for entry in entries if entry.kind == RESERVED}
     return [
@@ -28,7 +28,7 @@ def parties_of(terms: Terms, entries: Sequence[Entry]) -> tuple[str, ...] | str 
     return terms.parties + tuple(name for entry in entries for name in entry.names)
 
 
-def released(entries: Sequence[Entry], purpose: str, round_: int) -> Entry | None:
+def find_release(entries: Sequence[Entry], purpose: str, round_: int) -> Entry | None:
     """Return the release of a round of a purpose; None if there is none."""
     slot = RELEASE, purpose, round_
     return next((entry for entry in entries if (entry.kind, entry.purpose, entry.round) == slot), None)
@@ -44,26 +44,26 @@ def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Cha
     return False
 
 
-def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, whole: Charge) -> bool:
+def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, charge: Charge) -> bool:
     """Return whether so many rounds of a purpose were charged for before; raise if it was used in another way."""
-    own = [entry for entry in entries if entry.purpose == purpose and entry.kind != ADDED]
-    if own and (own[0].kind, own[0].round, own[0].charge) != (RESERVED, rounds, whole):
+    existing = [entry for entry in entries if entry.purpose == purpose and entry.kind != ADDED]
+    if existing and (existing[0].kind, existing[0].round, existing[0].charge) != (RESERVED, rounds, charge):
         raise DpvalueError(f"the rounds of {purpose!r} were already requested with other settings")
-    return bool(own)
+    return bool(existing)
 
 
 def missing_rounds(entries: Sequence[Entry], purpose: str, rounds: int) -> int:
     """Return how many of the rounds 0, ..., rounds - 1 of a purpose are still to be charged."""
-    own = [entry for entry in entries if entry.purpose == purpose]
-    if any(entry.kind == RESERVED for entry in own):
+    existing = [entry for entry in entries if entry.purpose == purpose]
+    if any(entry.kind == RESERVED for entry in existing):
         return 0
-    stored = {entry.round for entry in own if entry.kind == RELEASE}
+    stored = {entry.round for entry in existing if entry.kind == RELEASE}
     return rounds - len(stored & set(range(rounds)))
 
 
 def require_same(entries: Sequence[Entry], purpose: str, round_: int, request: str) -> None:
     """Raise if a round of a purpose was asked for by another request."""
-    entry = released(entries, purpose, round_)
+    entry = find_release(entries, purpose, round_)
     if entry is not None and entry.request != request:
         raise DpvalueError(f"round {round_} of {purpose!r} was already requested with other settings")
 

@@ -29,7 +29,7 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.charges import Charge
 from dpvalue.privacy.holders import Terms
 from dpvalue.storage import write_whole
-from dpvalue.stored import TEXT, build, each, parse_json, read_text
+from dpvalue.stored import TEXT, build, list_of, parse_json, read_text
 
 FORMAT_VERSION = 4
 
@@ -102,22 +102,22 @@ class LedgerFile:
     def content(self, entry: Entry) -> bytes:
         """Return the bytes of an entry."""
         (first,) = self._database.execute("SELECT bytes FROM entries WHERE number = ?", (entry.number,)).fetchone()
-        return _whole(self._database, entry.number, first)
+        return _join_pieces(self._database, entry.number, first)
 
-    def append(self, kind: str, purpose: str, round_: int, request: str, charge: Charge | None, made: bytes) -> None:
+    def append(self, kind: str, purpose: str, round_: int, request: str, charge: Charge | None, content: bytes) -> None:
         """Write an entry, and read it again; raises unless the file holds it and nothing else is new."""
         text = json.dumps(None if charge is None else asdict(charge))
         day = datetime.now(UTC).date().isoformat()  # the hour would tell how long private steps took
         row: Row = (len(self.entries) + 1, kind, purpose, round_, request, text, day)
-        digest = _digest(_head(self.terms, self.entries), row, made)
-        pieces = [made[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(made), _MOST_BYTES)]
-        whole = (*row, made[:_MOST_BYTES], digest)
+        digest = _digest(_head(self.terms, self.entries), row, content)
+        pieces = [content[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(content), _MOST_BYTES)]
+        whole = (*row, content[:_MOST_BYTES], digest)
         self._database.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", whole)
         for number, piece in enumerate(pieces, start=1):
             self._database.execute("INSERT INTO pieces VALUES (?, ?, ?)", (row[0], number, piece))
         (count,) = self._database.execute("SELECT count(*) FROM entries NOT INDEXED").fetchone()
         written = self._database.execute(f"SELECT {_COLUMNS} FROM entries WHERE number = ?", row[:1]).fetchone()
-        if count != row[0] or written != whole or _whole(self._database, row[0], written[-2]) != made:
+        if count != row[0] or written != whole or _join_pieces(self._database, row[0], written[-2]) != content:
             raise DpvalueError(f"the ledger {str(self.path)!r} did not store an entry: nothing was released")
 
 
@@ -135,7 +135,7 @@ def create_file(path: Path, terms: Terms, head: Path | None) -> None:
         cells = FORMAT_VERSION, json.dumps(asdict(terms)), _chain_start(terms)
         database.execute("INSERT INTO ledger VALUES (?, ?, ?)", cells)
     if head is not None:
-        keep_head(head, f"0:{_chain_start(terms)}")
+        write_head(head, f"0:{_chain_start(terms)}")
 
 
 @contextmanager
@@ -146,10 +146,10 @@ def open_file(path: Path, terms: Terms | None = None) -> Iterator[LedgerFile]:
         rows = database.execute("SELECT terms, digest FROM ledger").fetchall()
         if len(rows) != 1:
             raise DpvalueError(f"{str(path)!r} is damaged: it must hold one budget, and holds {len(rows)}")
-        found = _parsed(Terms, rows[0][0], "its budget")
-        if _chain_start(found) != rows[0][1] or found != (terms or found):
+        stored_terms = _parse_cell(Terms, rows[0][0], "its budget")
+        if _chain_start(stored_terms) != rows[0][1] or stored_terms != (terms or stored_terms):
             raise DpvalueError(f"the budget of the ledger {str(path)!r} has been altered")
-        yield LedgerFile(path, found, _read_entries(path, found, database), database)
+        yield LedgerFile(path, stored_terms, _read_entries(path, stored_terms, database), database)
 
 
 def head_of(file: LedgerFile) -> str:
@@ -196,7 +196,7 @@ def _require_format(path: Path, database: sqlite3.Connection) -> None:
             f"{str(path)!r} must be a ledger of format {FORMAT_VERSION}, got {versions[0][0]}: CHANGELOG.md explains "
             "how to carry over the spending of an older one"
         )
-    if schema != _expected():
+    if schema != _expected_schema():
         raise DpvalueError(
             f"the ledger {str(path)!r} has been altered: it must hold the tables of a ledger and nothing else, no "
             "trigger, view or index"
@@ -208,7 +208,7 @@ def _schema(database: sqlite3.Connection) -> list[tuple[str, ...]]:
 
 
 @cache
-def _expected() -> list[tuple[str, ...]]:
+def _expected_schema() -> list[tuple[str, ...]]:
     """What SQLite says of the tables of a ledger."""
     with closing(sqlite3.connect(":memory:")) as database:
         for statement in _TABLES:
@@ -221,44 +221,44 @@ def _read_entries(path: Path, terms: Terms, database: sqlite3.Connection) -> tup
     entries: list[Entry] = []
     rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
     for place, (*row, first, digest) in enumerate(rows.fetchall(), start=1):
-        made = _whole(database, place, first)
+        content = _join_pieces(database, place, first)
         number, kind, purpose, round_, request, charge, time = row
-        intact = isinstance(made, bytes) and number == place
-        if not intact or _digest(_head(terms, entries), tuple(row), made) != digest:
+        intact = isinstance(content, bytes) and number == place
+        if not intact or _digest(_head(terms, entries), tuple(row), content) != digest:
             raise DpvalueError(f"entry {place} of the ledger {str(path)!r} has been altered, or is missing")
         names: list[str] = []
         if kind == ADDED:
-            names = parse_json(made.decode(errors="replace"), f"entry {place}")
-            each(TEXT)(f"entry {place}", names)
-        cost = None if kind == ADDED else _parsed(Charge, charge, f"entry {place}")
+            names = parse_json(content.decode(errors="replace"), f"entry {place}")
+            list_of(TEXT)(f"entry {place}", names)
+        cost = None if kind == ADDED else _parse_cell(Charge, charge, f"entry {place}")
         entries.append(Entry(number, kind, purpose, round_, request, cost, time, digest, tuple(names)))
     return tuple(entries)
 
 
-def _whole(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
+def _join_pieces(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
     """The bytes of an entry, of which the first piece stands in it."""
     if not isinstance(first, bytes) or len(first) < _MOST_BYTES:
         return first
-    found = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
-    return b"".join([first, *(piece for (piece,) in found if isinstance(piece, bytes))])
+    pieces = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
+    return b"".join([first, *(piece for (piece,) in pieces if isinstance(piece, bytes))])
 
 
 def _head(terms: Terms, entries: tuple[Entry, ...] | list[Entry]) -> str:
     return entries[-1].digest if entries else _chain_start(terms)
 
 
-def _digest(previous: str, row: tuple[object, ...], made: bytes) -> str:
-    content = hashlib.sha256(made).hexdigest()
-    return hashlib.sha256(json.dumps([previous, *map(str, row), content]).encode()).hexdigest()
+def _digest(previous: str, row: tuple[object, ...], content: bytes) -> str:
+    content_hash = hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(json.dumps([previous, *map(str, row), content_hash]).encode()).hexdigest()
 
 
-def _parsed(kind: type[Stored], text: object, what: str) -> Stored:
+def _parse_cell(kind: type[Stored], text: object, what: str) -> Stored:
     """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
     try:
         stored = parse_json(str(text), what)
         if kind is Terms and isinstance(stored, dict):
-            named = stored.get("parties")
-            parties = tuple(named) if isinstance(named, list) else named
+            names = stored.get("parties")
+            parties = tuple(names) if isinstance(names, list) else names
             stored = {**stored, "budget": build(Privacy, what, stored.get("budget")), "parties": parties}
         return build(kind, what, stored)
     except DpvalueError:  # not JSON, not an object, or not of its fields
@@ -297,16 +297,16 @@ def is_file(path: Path) -> bool:
 def _require_free(path: Path) -> None:
     """Raise unless a file can be made here."""
     try:
-        folder, taken = path.parent.is_dir(), path.exists() or path.is_symlink()
+        folder, exists = path.parent.is_dir(), path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be entered
         raise DpvalueError(f"no file can be created at {str(path)!r}: {error}") from None
     if not folder:
         raise DpvalueError(f"the folder of the ledger does not exist: {str(path.parent)!r}")
-    if taken:
+    if exists:
         raise DpvalueError(f"{str(path)!r} already exists: a ledger is created once")
 
 
-def keep_head(file: Path, head: str) -> None:
+def write_head(file: Path, head: str) -> None:
     """Write a head file, whole or not at all."""
     try:
         write_whole(file, head.encode() + b"\n")
@@ -314,7 +314,7 @@ def keep_head(file: Path, head: str) -> None:
         raise DpvalueError(f"the head file {str(file)!r} cannot be written: {error.strerror}") from None
 
 
-def kept_head(file: Path) -> str:
+def read_head(file: Path) -> str:
     """Return what a head file holds."""
     if not is_file(file):
         raise DpvalueError(

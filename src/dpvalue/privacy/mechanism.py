@@ -34,8 +34,8 @@ from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_number, require_positive
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
-from dpvalue.privacy.clipping import rule_named
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.clipping import find_rule
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.samplers import MOST_BITS
 
 
@@ -94,15 +94,15 @@ class Mechanism:
             require_positive("noise_multiplier", self.noise_multiplier)
         require_choice("unit", self.unit, UNITS)
         require_choice("neighbours", self.neighbours, NEIGHBOURS)
-        law_named(self.law)
-        rule_named(self.rule)
+        find_law(self.law)
+        find_rule(self.rule)
 
     @property
     def per_unit(self) -> bool:
         """Whether single records or persons are clipped, instead of the party's mean gradient."""
         return self.unit != "party" and self.clip is not None
 
-    def of_public_rows(self) -> Mechanism:
+    def for_public_rows(self) -> Mechanism:
         """Return the mechanism for stand-ins of public rows, each of which counts as another person's."""
         return replace(self, unit="record") if self.unit == "person" else self
 
@@ -121,20 +121,20 @@ class Mechanism:
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
         """Return the standard deviation of that noise."""
-        return self.noise_scale(sizes) * law_named(self.law).sampling.std
+        return self.noise_scale(sizes) * find_law(self.law).sampling.std
 
-    def clipped(self, gradients: torch.Tensor) -> torch.Tensor:
+    def apply_clipping(self, gradients: torch.Tensor) -> torch.Tensor:
         """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""
         if self.scale.centre:
             gradients = gradients - self.scale.centre
-        return gradients if self.clip is None else rule_named(self.rule).clip(gradients, self.clip)
+        return gradients if self.clip is None else find_rule(self.rule).clip(gradients, self.clip)
 
 
-def make_mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **how: Any) -> Mechanism:
+def make_mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **options: Any) -> Mechanism:
     """Return the mechanism for a budget; without one it neither clips (unless `clip` is given) nor adds noise."""
     if privacy is None:
-        return Mechanism(clip, 0.0, "party", "zero_out", **how)
-    return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours, **how)
+        return Mechanism(clip, 0.0, "party", "zero_out", **options)
+    return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours, **options)
 
 
 _LEAST_BITS = 20
@@ -143,7 +143,7 @@ _FINENESS = 1000
 
 # Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see `samplers`. Laplace
 # noise needs far less of it, for the rounding of its scale.
-_WIDER = 1 + 2.0**-30
+_WIDENING = 1 + 2.0**-30
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ class Grid:
         is not finite, becomes zero.
         """
         steps = (clipped.to(torch.float64) / self.step).trunc_()
-        near = steps.square().sum(-1, keepdim=True) < 1.5 * self.longest  # then whole squares do not overflow
-        whole = torch.where(near, steps, 0.0).to(torch.int64)
-        fits = near & ((whole * whole).sum(-1, keepdim=True) <= self.longest)
+        short_enough = steps.square().sum(-1, keepdim=True) < 1.5 * self.longest  # then whole squares do not overflow
+        whole = torch.where(short_enough, steps, 0.0).to(torch.int64)
+        fits = short_enough & ((whole * whole).sum(-1, keepdim=True) <= self.longest)
         return torch.where(fits, steps, 0.0)
 
 
@@ -179,7 +179,7 @@ def make_grid(mechanism: Mechanism, size: int, probes: int, units: int = 1) -> G
     """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
     if mechanism.clip is None or not mechanism.noise_multiplier:
         raise DpvalueError("a grid needs noise: give privacy and a clip")
-    noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDER  # of a party of one unit
+    noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDENING  # of a party of one unit
     bits = max(_LEAST_BITS, ceil(log2(_FINENESS * sqrt(size) * noise * probes / mechanism.clip)))
     if bits > MOST_BITS:
         raise DpvalueError(

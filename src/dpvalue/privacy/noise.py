@@ -23,7 +23,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Ints, Words
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.streams import Purpose, stream
 
 
@@ -58,7 +58,10 @@ class NoiseStream(Uncopyable):
 
     def __init__(self, draw: Callable[[Tensor], object], like: Tensor, piece: int | None = None) -> None:
         self._draw, self._piece = draw, piece
-        self._left, self._kept = like.new_empty(0, len(like)), 0  # the last piece, and how many of its rows are left
+        self._piece_left, self._rows_left = (
+            like.new_empty(0, len(like)),
+            0,
+        )  # the last piece, and how many of its rows are left
         self._owner = os.getpid()
 
     def fill(self, out: Tensor) -> Tensor:
@@ -66,17 +69,17 @@ class NoiseStream(Uncopyable):
         if os.getpid() != self._owner:  # parent and child would draw the same noise, which cancels in a difference
             raise DpvalueError("a noise stream must not be used after a fork: create a new one")
         rows = out.shape[0]  # len(out) takes longer than all else here
-        if self._piece is None or (rows == self._piece and self._kept == 0):
+        if self._piece is None or (rows == self._piece and self._rows_left == 0):
             self._draw(out)
             return out
         done = 0
         while done < rows:
-            if self._kept == 0:
-                self._left, self._kept = out.new_empty(self._piece, out.shape[1]), self._piece
-                self._draw(self._left)
-            take, first = min(self._kept, rows - done), self._piece - self._kept
-            out[done : done + take] = self._left[first : first + take]
-            self._kept -= take
+            if self._rows_left == 0:
+                self._piece_left, self._rows_left = out.new_empty(self._piece, out.shape[1]), self._piece
+                self._draw(self._piece_left)
+            take, first = min(self._rows_left, rows - done), self._piece - self._rows_left
+            out[done : done + take] = self._piece_left[first : first + take]
+            self._rows_left -= take
             done += take
         return out
 
@@ -96,13 +99,13 @@ class ChaChaWords(Uncopyable):
         self._cipher = Cipher(
             algorithms.ChaCha20(secrets.randbits(256).to_bytes(32, "little"), bytes(16)), mode=None
         ).encryptor()
-        self._left = _WORDS_OF_A_KEY
+        self._words_left = _WORDS_OF_A_KEY
 
     def __call__(self, count: int) -> Words:
         """Return the next `count` words."""
-        if count > self._left:
+        if count > self._words_left:
             self._renew()
-        self._left -= count
+        self._words_left -= count
         return np.frombuffer(self._cipher.update(bytes(8 * count)), dtype=np.uint64)
 
 
@@ -148,7 +151,7 @@ class SecureNoise:
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
         """Return a new stream; two calls never give the same numbers."""
-        words, sampler = ChaChaWords(), law_named(law).sampling.discrete
+        words, sampler = ChaChaWords(), find_law(law).sampling.discrete
 
         def draw(out: Tensor) -> None:
             out.copy_(torch.from_numpy(sampler(words, bits, out.numel())).view_as(out))
@@ -184,7 +187,7 @@ class FastNoise:
             if draws_as_torch():
                 return NoiseStream(Normals(seed).fill, like, piece)
         generator = torch.Generator(like.device).manual_seed(seed)
-        fill = law_named(law).sampling.fill
+        fill = find_law(law).sampling.fill
         return NoiseStream(lambda out: fill(out, generator), like, piece)
 
     def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
@@ -192,16 +195,16 @@ class FastNoise:
 
         Parties whose numbers are near share a generator, of which each has a row of its own.
         """
-        piece, fill = piece_rows(len(like), like.device), law_named(law).sampling.fill
-        drawn, generator = like.new_empty(len(parties), len(like)), torch.Generator(like.device)
+        piece, fill = piece_rows(len(like), like.device), find_law(law).sampling.fill
+        noise, generator = like.new_empty(len(parties), len(like)), torch.Generator(like.device)
         order = np.argsort(parties // piece, kind="stable")
         numbers, starts = np.unique(parties[order] // piece, return_index=True)
         for number, places in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
             source = np.random.SeedSequence(self._seed, spawn_key=(int(self._purpose), release, number + 1))
             generator.manual_seed(int(source.generate_state(1, np.uint64)[0] % 2**62))
             together = fill(like.new_empty(piece, len(like)), generator)
-            drawn[torch.from_numpy(places)] = together[torch.from_numpy(parties[places] % piece)]
-        return drawn
+            noise[torch.from_numpy(places)] = together[torch.from_numpy(parties[places] % piece)]
+        return noise
 
 
 def noise_source(kind: str, seed: int, purpose: Purpose = Purpose.FAST_NOISE) -> NoiseSource:

@@ -40,9 +40,9 @@ class Normals:
 @lru_cache(maxsize=1)
 def draws_as_torch() -> bool:
     """Return whether this version of torch draws the numbers that are made here; if not, its own are to be used."""
-    seed, drawn = 2**40 + 3, torch.empty(2, 700)
-    expected = torch.empty_like(drawn).normal_(generator=torch.Generator("cpu").manual_seed(seed))
-    return torch.allclose(Normals(seed).fill(drawn), expected, rtol=0, atol=1e-4)
+    seed, numbers = 2**40 + 3, torch.empty(2, 700)
+    expected = torch.empty_like(numbers).normal_(generator=torch.Generator("cpu").manual_seed(seed))
+    return torch.allclose(Normals(seed).fill(numbers), expected, rtol=0, atol=1e-4)
 
 
 @njit(cache=True, nogil=True)

@@ -30,7 +30,7 @@ Bits = Callable[[int], Words]
 
 _UNSURE = 2.0**-42  # of a coin's probability, and of a logarithm: far above their rounding
 _PIECE = 2**15  # numbers made at once: their arrays stay in a cache
-_INVERTED = 24  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
+_LOGARITHM_BITS = 24  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
 _LEAST_SURE = 2**46  # of the 63 bits of u: below, its logarithm depends on bits that are not drawn yet
 MOST_BITS = 45  # the exponent of a coin has then an error far below what is called unsure
 
@@ -41,7 +41,7 @@ def discrete_laplace(bits: Bits, scale_bits: int, count: int) -> Ints:
     Formal guarantee: added to a whole number that changes by at most s between neighbours, one of them is s/t-DP.
     """
     _require_bits(scale_bits)
-    return _collect(lambda wanted: _laplace(bits, scale_bits, wanted), count)
+    return _collect(lambda target: _laplace(bits, scale_bits, target), count)
 
 
 def discrete_gaussian(bits: Bits, sigma_bits: int, count: int) -> Ints:
@@ -54,16 +54,16 @@ def discrete_gaussian(bits: Bits, sigma_bits: int, count: int) -> Ints:
     _require_bits(sigma_bits)
     sigma = 2**sigma_bits
 
-    def accepted(wanted: int) -> Ints:
-        proposed = _laplace(bits, sigma_bits, wanted)
-        away = np.abs(proposed)
-        away -= sigma
-        tops = away.astype(np.float64)
+    def accept(target: int) -> Ints:
+        proposed = _laplace(bits, sigma_bits, target)
+        distance = np.abs(proposed)
+        distance -= sigma
+        tops = distance.astype(np.float64)
         tops *= tops
-        fallen = _coins(bits, tops, 2 * sigma * sigma, lambda i: int(away[i]) ** 2)
-        return proposed[fallen]
+        keep = _coins(bits, tops, 2 * sigma * sigma, lambda i: int(distance[i]) ** 2)
+        return proposed[keep]
 
-    return _collect(accepted, count)
+    return _collect(accept, count)
 
 
 def _require_bits(bits: int) -> None:
@@ -76,27 +76,27 @@ def _collect(draw: Callable[[int], Ints], count: int) -> Ints:
     done = 0
     while done < count:
         left = count - done
-        made = draw(min(_PIECE, left + left // 3 + 16))[:left]
-        numbers[done : done + len(made)] = made
-        done += len(made)
+        batch = draw(min(_PIECE, left + left // 3 + 16))[:left]
+        numbers[done : done + len(batch)] = batch
+        done += len(batch)
     return numbers
 
 
-def _laplace(bits: Bits, scale_bits: int, wanted: int) -> Ints:
+def _laplace(bits: Bits, scale_bits: int, target: int) -> Ints:
     """About as many discrete Laplace numbers as wanted, or fewer.
 
     Of |x| = low + 2^(scale_bits - coarse) high, `high` is by inversion, and `low`, of the bits below, is kept with
     probability e^(-low / t), which is nearly 1.
     """
-    coarse = min(scale_bits, _INVERTED)
-    words = bits(wanted)  # a sign, and 63 bits of u
+    coarse = min(scale_bits, _LOGARITHM_BITS)
+    words = bits(target)  # a sign, and 63 bits of u
     size, negative = _geometric(bits, words >> np.uint64(1), coarse), (words & np.uint64(1)).view(np.int64)
     if scale_bits > coarse:
-        low, kept = _low_bits(bits, scale_bits, scale_bits - coarse, wanted)
+        low, keep = _low_bits(bits, scale_bits, scale_bits - coarse, target)
         size <<= scale_bits - coarse
         size += low
-        if not kept.all():
-            size, negative = size[kept], negative[kept]
+        if not keep.all():
+            size, negative = size[keep], negative[keep]
     signed = (size ^ -negative) + negative
     doubled = (size | (negative ^ 1)) == 0  # zero must not count twice, once with each sign
     return signed[~doubled] if doubled.any() else signed
@@ -117,19 +117,19 @@ def _geometric(bits: Bits, uniform: Words, scale_bits: int) -> Ints:
     return size
 
 
-def _low_bits(bits: Bits, scale_bits: int, count: int, wanted: int) -> tuple[Ints, Bools]:
+def _low_bits(bits: Bits, scale_bits: int, count: int, target: int) -> tuple[Ints, Bools]:
     """Numbers of `count` bits, and whether each is kept: with probability e^(-number / t)."""
-    words = bits(wanted)  # the number, and at least 43 bits of a coin
+    words = bits(target)  # the number, and at least 43 bits of a coin
     low = (words & np.uint64(2**count - 1)).view(np.int64)
     coins = words >> np.uint64(count)
     # As e^(-z) >= 1 - z, no exponential is needed where u is below 1 - z.
     gap = 1.0 - coins.astype(np.float64) * 2.0 ** (count - 64)
     gap -= low * 2.0**-scale_bits
-    kept = np.ones(wanted, dtype=bool)
+    keep = np.ones(target, dtype=bool)
     for unsure in np.flatnonzero(gap < _UNSURE):
         exponent = Fraction(int(low[unsure]), 2**scale_bits)
-        kept[unsure] = _is_below(int(coins[unsure]), exponent, bits, 64 - count)
-    return low, kept
+        keep[unsure] = _is_below(int(coins[unsure]), exponent, bits, 64 - count)
+    return low, keep
 
 
 def _exact_geometric(word: int, length: int, scale_bits: int, bits: Bits) -> int:

@@ -54,8 +54,8 @@ class Archive:
         whole = {"format": self.version, "kind": self.kind, "digest": digest(header, tensors), "header": header}
         if seal is not None:
             whole["seal"] = seal
-        packed: bytes = save(tensors, {"dpvalue": as_text(whole)})
-        return packed
+        content: bytes = save(tensors, {"dpvalue": as_text(whole)})
+        return content
 
     def write(self, path: Path, header: dict[str, Any], tensors: Tensors) -> None:
         """Write a file, whole or not at all."""
@@ -78,12 +78,12 @@ class Archive:
         if foreign:
             allowed = ", ".join(map(str, DTYPES))
             raise DpvalueError(f"{what} is not a dpvalue file: its tensors must be {allowed}, got {foreign[0]}")
-        stored = described(content, what)
+        stored = read_metadata(content, what)
         version = stored.get("format")
         if type(version) is not int or version != self.version or stored.get("kind") != self.kind:
             kind = "" if stored.get("kind") in (None, self.kind) else f" of a {short(stored.get('kind'))}"
-            given = f"{short(stored['format']) if 'format' in stored else 'none'}{kind}"
-            raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {given}")
+            actual = f"{short(stored['format']) if 'format' in stored else 'none'}{kind}"
+            raise DpvalueError(f"{what} must have dpvalue format {self.version} of a {self.kind}, got {actual}")
         header = stored.get("header")
         if not isinstance(header, dict) or digest(header, tensors) != stored.get("digest"):
             raise DpvalueError(f"{what} has been altered: its digest does not match")
@@ -98,7 +98,7 @@ def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
         return file.read(most)
 
 
-def described(content: bytes, what: str) -> dict[str, Any]:
+def read_metadata(content: bytes, what: str) -> dict[str, Any]:
     """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal; nothing if foreign."""
     size = int.from_bytes(content[:8], "little")
     whole = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what)
@@ -192,7 +192,7 @@ class Key:
 
 def open_seal(content: bytes, what: str) -> Seal | None:
     """Return who sealed bytes whose digest was checked; None if nobody did. Raises for a wrong signature."""
-    stored = described(content, what)
+    stored = read_metadata(content, what)
     seal = stored.get("seal")
     if seal is None:
         return None
@@ -202,8 +202,8 @@ def open_seal(content: bytes, what: str) -> Seal | None:
 
     statement = _statement(stored.get("kind"), stored.get("format"), stored.get("digest"), seal["head"], seal["by"])
     try:
-        known = Ed25519PublicKey.from_public_bytes(bytes.fromhex(require_public(seal["by"])))
-        known.verify(bytes.fromhex(seal["signature"]), statement)
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(require_public(seal["by"])))
+        key.verify(bytes.fromhex(seal["signature"]), statement)
     except (InvalidSignature, ValueError):
         raise DpvalueError(f"the signature of {what} is invalid: it was not made with the key that it names") from None
     return Seal(seal["by"], seal["head"])

@@ -27,7 +27,7 @@ from dpvalue.privacy.noise import NoiseSource, noise_source
 from dpvalue.protocol.archive import Archive, Parts, Tensors
 from dpvalue.protocol.messages import Message, Request, float_tensor
 from dpvalue.protocol.statistics import Gradient, Statistic, StatisticContext, statistic_of_parts, statistic_parts
-from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, fields, maybe, one_of
+from dpvalue.stored import COUNT, OBJECT, TEXT, WHOLE, build, choice_of, fields, optional
 from dpvalue.streams import require_seed
 
 _FLOATS = ("float32", "float64")
@@ -39,8 +39,8 @@ _HEADER = fields(
     model=TEXT,
     model_digest=TEXT,
     rounds=COUNT,
-    about=fields(utility=TEXT, target=maybe(TEXT), recipe=TEXT, seed=WHOLE, table=maybe(OBJECT)),
-    dtype=one_of(_FLOATS),
+    about=fields(utility=TEXT, target=optional(TEXT), recipe=TEXT, seed=WHOLE, table=optional(OBJECT)),
+    dtype=choice_of(_FLOATS),
 )
 
 
@@ -188,7 +188,7 @@ class Job(Message):
         """How many releases a party makes in all."""
         return self.course.rounds
 
-    def first(self, units: int) -> Request:
+    def first_request(self, units: int) -> Request:
         """Return what a party of so many units is asked in the first round.
 
         Args:
@@ -198,7 +198,7 @@ class Job(Message):
             the request.
 
         Example:
-            >>> plan.job().first(60).round  # `plan` as in the example of `dpvalue.Plan`
+            >>> plan.job().first_request(60).round  # `plan` as in the example of `dpvalue.Plan`
             0
         """
         return Request(self.digest, 0, self.course.points[self.course.range_of(units)], self.course.shares)
@@ -219,26 +219,26 @@ class Job(Message):
     def build(self, device: torch.device) -> UnitNumbers:
         """Return what rows are asked through; of a model, along the basis if there is one."""
         like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
-        ground = StatisticContext(
+        context = StatisticContext(
             model=partial(self.model.build, self.encoding, like),
             outputs=self.encoding.outputs,
             origin=self.origin.to(like),
             basis=None if self.basis is None else self.basis.to(like),
         )
-        return self.statistic.asked(ground)
+        return self.statistic.unit_numbers(context)
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""
         if self.encoding.preprocessed and self.encoding.schema is None:
             raise DpvalueError("a custom transformer cannot be part of a job: use preprocess='columns'")
-        table, (described, numbers) = self.about.table, statistic_parts(self.statistic)
+        table, (statistic_header, numbers) = self.about.table, statistic_parts(self.statistic)
         header = {
             **{name: getattr(self, name) for name in ("rounds", "dtype")},
             "about": {
                 **{name: getattr(self.about, name) for name in ("utility", "target", "recipe", "seed")},
                 "table": None if table is None else table[0],
             },
-            "statistic": described,
+            "statistic": statistic_header,
             "encoding": encoding_to_json(self.encoding),
             "model": self.model.kind if isinstance(self.model.kind, str) else "custom",
             "model_digest": self.model.digest,
@@ -258,13 +258,13 @@ class Job(Message):
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Job:
         """Return the job that a file describes."""
         _HEADER("", header)
-        mechanism, simulated = dict(header.get("mechanism") or {}), header.get("simulation")
+        mechanism, simulation = dict(header.get("mechanism") or {}), header.get("simulation")
         model = PublicModel(
             header["model"], header["model_digest"], float_tensor(tensors, "trunk", 1) if "trunk" in tensors else None
         )
         mechanism["scale"] = build(Scale, "mechanism.scale", mechanism.get("scale"))
         about, least = header["about"], tensors.get("course.least")
-        said = about["table"]
+        table_header = about["table"]
         if least is None or least.dim() != 1 or not len(least):
             raise DpvalueError("the tensor 'course.least' must be whole numbers, in 1 dimension")
         points, shares = float_tensor(tensors, "course.points", 3), float_tensor(tensors, "course.shares", 1)
@@ -278,13 +278,15 @@ class Job(Message):
             {
                 **{name: part for name, part in header.items() if name not in ("rounds", "model_digest")},
                 "course": RoundPlan(header["rounds"], points, shares, least),
-                "about": build(JobNotes, "about", {**about, "table": None if said is None else (said, table)}),
+                "about": build(
+                    JobNotes, "about", {**about, "table": None if table_header is None else (table_header, table)}
+                ),
                 "model": model,
                 "encoding": encoding_from_json(header["encoding"]),
                 "mechanism": build(Mechanism, "mechanism", mechanism),
                 "privacy": build(Privacy, "privacy", header.get("privacy")),
                 "statistic": statistic_of_parts(header.get("statistic"), numbers),
-                "simulation": None if simulated is None else build(Simulation, "simulation", simulated),
+                "simulation": None if simulation is None else build(Simulation, "simulation", simulation),
                 "origin": float_tensor(tensors, "origin", 1),
                 "basis": float_tensor(tensors, "basis", 2) if "basis" in tensors else None,
             },

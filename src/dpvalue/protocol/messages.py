@@ -16,7 +16,7 @@ from dpvalue.display import counted
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.protocol.archive import Archive, Key, Parts, Seal, Tensors, digest, open_seal, read_bytes
 from dpvalue.storage import write_whole
-from dpvalue.stored import TEXT, WHOLE, build, fields, refusing
+from dpvalue.stored import TEXT, WHOLE, build, fields, refuse_unreadable
 
 _REQUEST = fields(job=TEXT, round=WHOLE, head=TEXT)
 
@@ -52,14 +52,14 @@ class Message(ABC):
     def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
         """Return what bytes hold, checked."""
         what = what or f"the {cls.archive.kind}"
-        with refusing(what):
+        with refuse_unreadable(what):
             return cls.of_parts(*cls.archive.unpack(content, what))
 
     @classmethod
-    def opened(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
+    def open_sealed(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
         """Return what bytes hold, and who sealed them; raises for a seal that is not right."""
         what = what or f"the {cls.archive.kind}"
-        with refusing(what):
+        with refuse_unreadable(what):
             return cls.from_bytes(content, what), open_seal(content, what)
 
     def save(self, path: str | Path, key: Key | None = None) -> None:
@@ -115,7 +115,7 @@ class Request(Message):
 
     Example:
         >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
-        >>> request = job.first(60)
+        >>> request = job.first_request(60)
         >>> request.job == job.digest
         True
     """
@@ -145,12 +145,12 @@ class Request(Message):
         return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
 
     @property
-    def asked(self) -> Query:
+    def query(self) -> Query:
         """The question, to one party."""
         if self.shares is not None:
             return AtPoints(self.points, self.shares)
-        nobody_else = torch.zeros(len(self.points), dtype=torch.int64, device=self.points.device)
-        return OnWalks(len(self.points), lambda: iter([(nobody_else, self.points)]))
+        first_party = torch.zeros(len(self.points), dtype=torch.int64, device=self.points.device)
+        return OnWalks(len(self.points), lambda: iter([(first_party, self.points)]))
 
     def parts(self) -> Parts:
         """Return the header and the tensors of the file."""

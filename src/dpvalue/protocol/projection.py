@@ -80,12 +80,12 @@ class Projection:
         return changed_fields(self, "m", "source")
 
     def __str__(self) -> str:
-        trained = f", {self.steps} public steps" if self.steps else ""
+        training = f", {self.steps} public steps" if self.steps else ""
         if self.source == "refit":
             return f"a description in up to {counted(self.m, 'whitened direction')}"
         if self.is_score:
-            return f"a score: minus the loss under a public model{trained} (additive game)"
-        return f"{counted(self.m, 'direction')} from {self.source!r}{trained}"
+            return f"a score: minus the loss under a public model{training} (additive game)"
+        return f"{counted(self.m, 'direction')} from {self.source!r}{training}"
 
 
 @dataclass(frozen=True)
@@ -142,19 +142,19 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
 
 def path_basis(projection: Projection, initial: Tensor, models: list[Tensor]) -> Basis:
     """Return the basis of the straight line from the initial model to the last of these, and of the way in between."""
-    way = [initial, *models]
-    steps = [before - after for before, after in itertools.pairwise(way[:-1])]
-    vectors = _orthonormal(torch.stack([initial - way[-1], *steps]), projection)
+    path = [initial, *models]
+    steps = [before - after for before, after in itertools.pairwise(path[:-1])]
+    vectors = _orthonormal(torch.stack([initial - path[-1], *steps]), projection)
     places, shares = np.polynomial.legendre.leggauss(_LINE_POINTS)
     points = initial.new_zeros(_LINE_POINTS, projection.m)
-    points[:, 0] = torch.from_numpy((places + 1) / 2).to(initial) * (vectors[0] @ (way[-1] - initial))
+    points[:, 0] = torch.from_numpy((places + 1) / 2).to(initial) * (vectors[0] @ (path[-1] - initial))
     return Basis(initial, vectors, points, torch.from_numpy(shares / 2).to(initial))
 
 
-def score_basis(projection: Projection, initial: Tensor, fitted: Tensor) -> Basis:
+def score_basis(projection: Projection, initial: Tensor, public_model: Tensor) -> Basis:
     """Return the line from the initial model to a public one, and its end: where rows are asked for their loss."""
-    vectors = _orthonormal((initial - fitted)[None], projection)
-    return Basis(initial, vectors, (vectors @ (fitted - initial))[None], initial.new_ones(1))
+    vectors = _orthonormal((initial - public_model)[None], projection)
+    return Basis(initial, vectors, (vectors @ (public_model - initial))[None], initial.new_ones(1))
 
 
 def mean_gradient(model: Model, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -153,20 +153,20 @@ class Schedule:
             )
         return first
 
-    def own_weight(self, index: int, before: int, permutations: int, ratio: float = 0.0) -> float:
+    def own_weight(self, index: int, releases_before: int, permutations: int, ratio: float = 0.0) -> float:
         """Return X_tt, the weight of the own release, of permutation `index` (from 0) of a paper kind.
 
         Args:
             index: t - 1.
-            before: releases per party before this permutation's block.
+            releases_before: releases per party before this permutation's block.
             permutations: k.
             ratio: g2 / v, used by "optimal".
         """
-        if self.kind == "independent" or before == 0:
+        if self.kind == "independent" or releases_before == 0:
             return 1.0
         if self.kind == "decaying":
             return 0.75 - 0.7 * (index + 1) / permutations
-        t = before + 1
+        t = releases_before + 1
         if self.kind == "running-mean":
             return 1.0 / t
         return 1.0 if ratio == inf else (1.0 + t * ratio) / (t * (1.0 + ratio))

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import DescriptionModel, Linear, Model, Score, SubspaceModel, UnitNumbers, projected
-from dpvalue.models.derived import BESIDES
+from dpvalue.models import DescriptionModel, Linear, Model, Score, SubspaceModel, UnitNumbers, project_model
+from dpvalue.models.derived import EXTRA_NUMBERS
 from dpvalue.protocol.archive import Tensors
 from dpvalue.stored import POSITIVE, build, fields
 
@@ -59,7 +59,7 @@ class Statistic(ABC):
         """Return how many numbers a unit contributes, where a model has so many directions (or parameters)."""
 
     @abstractmethod
-    def asked(self, ground: StatisticContext) -> UnitNumbers:
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
         """Return what rows are asked through."""
 
     def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
@@ -90,9 +90,9 @@ class Gradient(Statistic):
         """Return the number of directions."""
         return directions
 
-    def asked(self, ground: StatisticContext) -> UnitNumbers:
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
         """Return the model, along the directions."""
-        return along(ground)
+        return model_along(context)
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ class Loss(Statistic):
         """Return 1."""
         return directions
 
-    def asked(self, ground: StatisticContext) -> UnitNumbers:
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
         """Return the line, asked for losses."""
-        line = along(ground)
+        line = model_along(context)
         assert isinstance(line, SubspaceModel)
         return Score(line)
 
@@ -120,14 +120,14 @@ class Loss(Statistic):
 
 @dataclass(frozen=True)
 class Description(Statistic):
-    """The gradient at a public model along directions, that the unit is there, and how far off it is.
+    """The gradient at a public model along directions, an indicator of a valid unit, and its squared residual.
 
     Args:
         distance: the squared residual at which the distance of a record is 1.
     """
 
     name: ClassVar[str] = "description"
-    words: ClassVar[str] = "gradient of each record under a public model in public directions, and its distance"
+    words: ClassVar[str] = "gradient of each record under a public model in public directions, and its squared residual"
 
     distance: float
 
@@ -136,15 +136,15 @@ class Description(Statistic):
 
     def width(self, directions: int) -> int:
         """Return the number of directions, and two more."""
-        return directions + BESIDES
+        return directions + EXTRA_NUMBERS
 
-    def asked(self, ground: StatisticContext) -> UnitNumbers:
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
         """Return the linear model that describes records."""
-        model = ground.whole_model()
+        model = context.whole_model()
         if not isinstance(model, Linear):
             raise DpvalueError("description is for linear and logistic regression, or a head on a trunk")
-        assert ground.basis is not None
-        return DescriptionModel(model, ground.origin, ground.basis, self.distance)
+        assert context.basis is not None
+        return DescriptionModel(model, context.origin, context.basis, self.distance)
 
     def require_basis(self, basis: Tensor | None) -> None:
         """Raise unless there are directions."""
@@ -158,10 +158,10 @@ class Description(Statistic):
         return super().of_parts(header, tensors)
 
 
-def along(ground: StatisticContext) -> Model:
+def model_along(context: StatisticContext) -> Model:
     """Return the model, moved along the directions if there are some."""
-    model = ground.whole_model()
-    return model if ground.basis is None else projected(model, ground.origin, ground.basis)
+    model = context.whole_model()
+    return model if context.basis is None else project_model(model, context.origin, context.basis)
 
 
 STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description)}
@@ -178,8 +178,8 @@ def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
     if not isinstance(header, dict) or not isinstance(header.get("name"), str):
         raise DpvalueError(f"statistic must be an object with a name, got {header!r}")
     require_choice("statistic.name", header["name"], STATISTICS)
-    given = {name: part for name, part in header.items() if name != "name"}
-    return STATISTICS[header["name"]].of_parts(given, tensors)
+    values = {name: part for name, part in header.items() if name != "name"}
+    return STATISTICS[header["name"]].of_parts(values, tensors)
 
 
 def statistic_parts(statistic: Statistic) -> tuple[dict[str, Any], Tensors]:

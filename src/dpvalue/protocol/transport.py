@@ -64,39 +64,39 @@ class Nodes(Protocol):
         """Return the nodes that are connected now, in order."""
         ...
 
-    def exchange(self, asked: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
+    def exchange(self, questions: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
         """Ask nodes, and yield what each answers, as answers come; each node that was asked comes once.
 
         Args:
-            asked: what to ask, by node.
+            questions: the question to each node.
             deadline: seconds from now, after which who has not answered is absent: None. So is a node of whom
                 Flower reports an error.
         """
         ...
 
 
-def gathered(nodes: Nodes, count: int, patience: float) -> list[int]:
+def wait_for_nodes(nodes: Nodes, count: int, patience: float) -> list[int]:
     """Return the nodes as soon as there are so many, or those that there are after so many seconds.
 
     A SuperNode that was killed cannot come back before a minute has passed.
     """
     end = time.monotonic() + patience
-    while len(found := nodes.nodes()) < count and time.monotonic() < end:
+    while len(connected := nodes.nodes()) < count and time.monotonic() < end:
         time.sleep(0.5)
-    return found
+    return connected
 
 
-def answer(respond: Respond, asked: Question | None) -> Reply:
+def answer(respond: Respond, question: Question | None) -> Reply:
     """Return what the party answers; `FAILED`, and nothing else, where it raises or where what was asked has no shape.
 
     Formal guarantee: no part of an exception leaves. Its text, which may hold a row, goes to the party's own log, at
     level debug.
     """
-    if asked is not None:
+    if question is not None:
         try:
-            answered = respond(asked)
-            if type(answered) is Reply:
-                return answered
+            reply = respond(question)
+            if type(reply) is Reply:
+                return reply
             _log.error("the party's answer is not an Answered")
         except (Exception, SystemExit) as error:
             _log.error("the party could not answer: %s", type(error).__name__)

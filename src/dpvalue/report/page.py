@@ -226,7 +226,7 @@ def _curve(values: pandas.DataFrame, name: str, record: Record) -> str:
 
 def _tasks(record: Record) -> str:
     figures = []
-    worth = "utility" if record.values is None or record.values.game != Scores.words else Scores.worth
+    worth = "utility" if record.values is None or record.values.game != Scores.summary else Scores.worth_label
     for kind, how in _CURVES.items():
         text = f"{worth.capitalize()} {how}"
         curves = [curve for curve in record.curves if curve.kind == kind]

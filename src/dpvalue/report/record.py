@@ -13,7 +13,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
-from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, one_of, read
+from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, choice_of, read
 from dpvalue.values.curves import ORDERS
 
 FORMAT_VERSION = 2
@@ -91,7 +91,7 @@ class Valuation:
     @property
     def utility(self) -> str:
         """The metric and the public rows, as text."""
-        if self.game == Scores.words:
+        if self.game == Scores.summary:
             return "none (scores are valued by their sum, whatever the metric)"
         return f"{self.metric}, on {self.public_rows} public rows"
 
@@ -103,8 +103,8 @@ class Valuation:
 class CurveRecord:
     """The points of a `Curve`."""
 
-    kind: Annotated[str, one_of(("removal", "addition"))]
-    order: Annotated[str, one_of(ORDERS)]
+    kind: Annotated[str, choice_of(("removal", "addition"))]
+    order: Annotated[str, choice_of(ORDERS)]
     shares: tuple[float, ...]
     mean: tuple[Utility, ...]
     spread: tuple[Utility, ...]

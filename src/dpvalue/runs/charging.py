@@ -89,7 +89,7 @@ def charging(
     charge = charge_of(mechanism, contributions.units, privacy)
     facts = {
         **others,
-        "model": choice.asked.digest(),
+        "model": choice.unit_numbers.digest(),
         "task": encoding.task,
         "classes": [str(label) for label in encoding.classes],
         "units": contributions.units.tolist(),

@@ -14,7 +14,7 @@ from dpvalue.arrays import Bools
 from dpvalue.data.cells import index_of
 from dpvalue.data.columns import Column, Columns
 from dpvalue.data.files import Block, is_text, read_private
-from dpvalue.data.parties import numbered_groups, spread
+from dpvalue.data.parties import number_groups, party_person_pairs
 from dpvalue.data.schema import Categorical, Numeric
 from dpvalue.models import CLASSIFICATION
 from dpvalue.runs.config import RunConfig
@@ -143,7 +143,7 @@ def _note_block(job: FileRun, block: Block, notes: _Notes) -> Any:
     notes.add(FindingKind(False, "", "numbers too large for single precision"), None, np.flatnonzero(large))
     silent |= large
     target = block.columns[job.config.target]
-    missing = target.lacking() & ~block.bad
+    missing = target.missing_cells() & ~block.bad
     known = index_of(job.classes or ())
     if job.task == CLASSIFICATION:
         wrong = ~missing & ~block.bad & np.array([label not in known for label in target.texts()], dtype=bool)
@@ -161,7 +161,7 @@ def _note_features(job: FileRun, block: Block, notes: _Notes) -> None:
     """Note what counts, but perhaps not as was meant."""
     for encoder in job.schema.columns_:
         column = block.columns[encoder.name]
-        missing = column.lacking() & ~block.bad
+        missing = column.missing_cells() & ~block.bad
         if isinstance(encoder, Numeric):
             notes.add(
                 FindingKind(True, encoder.name, f"missing, counts as {encoder.missing:g}"),
@@ -192,10 +192,10 @@ def _beyond(job: FileRun) -> Bools:
     rows = sum(peek.rows for peek in job.peeks)
     if persons is None:
         return np.zeros(rows, dtype=bool)
-    party = np.arange(rows) if groups is None else numbered_groups(groups)[1]
-    person = numbered_groups(persons)[1]
+    party = np.arange(rows) if groups is None else number_groups(groups)[1]
+    person = number_groups(persons)[1]
     there = (party >= 0) & (person >= 0)
-    beyond: Bools = there & (spread(party, person, job.config.parties_per_person)[1] < 0)
+    beyond: Bools = there & (party_person_pairs(party, person, job.config.parties_per_person)[1] < 0)
     return beyond
 
 

@@ -89,7 +89,7 @@ class RunConfig:
         for size in self.sizes:
             require_count("sizes", size)
         if self.sizes and (not self.private or len(self.sizes) < 2):
-            raise DpvalueError("sizes must hold at least two numbers, with privacy")
+            raise DpvalueError("sizes must be given for at least two parties, in a private run")
         if len(self.train) > 1 and self.group is not None:
             raise DpvalueError("group must not be given with several files: each file is one party")
         if self.private and self.unit == "person" and self.person is None and self.train:
@@ -136,11 +136,9 @@ class RunConfig:
 
     def to_toml(self) -> str:
         """Return a TOML document that `read_config` turns back into this."""
-        lines = [
-            "# dpvalue run --config run.toml repeats this run (with new noise, unless a ledger stores its releases)."
-        ]
+        lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
         if self.sizes:
-            lines = ["# The options of a study: dpvalue job verify rebuilds its job from them."]
+            lines = ["# What a study was made by: dpvalue job verify makes its job again."]
         for name, given in asdict(self).items():
             if given is None:
                 continue
@@ -172,7 +170,7 @@ def make_config(given: dict[str, Any]) -> RunConfig:
         _require_type(name, value, types[name])
     for name in ("train", "test", "target"):
         if not given.get(name) and not (name == "train" and given.get("sizes")):
-            hint = {"train": "the private file(s)", "test": "--test, the public file", "target": "--target, the label"}
+            hint = {"train": "the private files", "test": "--test, the public file", "target": "--target, the label"}
             raise DpvalueError(f"{name} must be given: {hint[name]}")
     ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
     return RunConfig(**ready)

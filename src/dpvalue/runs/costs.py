@@ -28,10 +28,10 @@ from dpvalue.games.semivalues import semivalues
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame
 from dpvalue.methods.base import Choice
 from dpvalue.methods.few import MANY
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.planning.situation import Situation
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import silent
 from dpvalue.protocol.messages import AtPoints
@@ -74,23 +74,23 @@ class Costs:
     value_seconds: float | None = None
 
 
-def stated_costs(at: Situation, choice: Choice) -> Costs:
+def stated_costs(situation: Situation, choice: Choice) -> Costs:
     """Return the bytes that a run is expected to take: a function of public sizes, with nothing measured."""
-    cells = float(at.sizes.sum()) * at.public.x[0].numel()
-    table = at.n * choice.model.size * choice.initial.element_size()
-    public = 2 * at.public.x.numel() * at.public.x.element_size()
-    return Costs(table, int(_PROCESS_BYTES + public + TABLES * table + cells * _CELL[1] + at.n * _PARTY_BYTES))
+    cells = float(situation.sizes.sum()) * situation.public.x[0].numel()
+    table = situation.n * choice.model.size * choice.initial.element_size()
+    public = 2 * situation.public.x.numel() * situation.public.x.element_size()
+    return Costs(table, int(_PROCESS_BYTES + public + TABLES * table + cells * _CELL[1] + situation.n * _PARTY_BYTES))
 
 
-def timed_costs(at: Situation, choice: Choice, chosen_in: float) -> Costs:
+def timed_costs(situation: Situation, choice: Choice, chosen_in: float) -> Costs:
     """Return what a run is expected to take, with seconds from trials on public rows.
 
     Formal guarantee: reads public rows and the parties' public sizes only. Its caller must not have opened private
     data in this process, whose clock would tell of it.
     """
-    n, most = at.n, at.settings.permutations
-    trial = _Trial(at, choice)
-    cells = float(at.sizes.sum()) * at.public.x[0].numel()
+    n, most = situation.n, situation.settings.permutations
+    trial = _Trial(situation, choice)
+    cells = float(situation.sizes.sum()) * situation.public.x[0].numel()
     first = chosen_in + cells * _CELL[0]
     if choice.method.fits_coalitions:
         began = time.perf_counter()
@@ -112,47 +112,47 @@ def timed_costs(at: Situation, choice: Choice, chosen_in: float) -> Costs:
         walks = most - choice.schedule.first_valued(most)
     again = walks if choice.method.fits_coalitions else min(walks, LEAST_WALKS)
     after = each * default_draws(n, 0) * again + n * _PARTY_SECONDS
-    return replace(stated_costs(at, choice), seconds=(value + after, longest + after), value_seconds=value)
+    return replace(stated_costs(situation, choice), seconds=(value + after, longest + after), value_seconds=value)
 
 
 class _Trial:
     """Pieces of a run, done with stand-ins for a few of the parties: public rows, as many as the parties have."""
 
-    def __init__(self, at: Situation, choice: Choice) -> None:
-        self._at, self._choice, self._engine = at, choice, at.settings.engine
-        self._mechanism = choice.mechanism.of_public_rows()
-        self._generator = stream(at.settings.seed, Purpose.TUNING)
-        self._noise = noise_source(at.settings.noise, at.settings.seed)
+    def __init__(self, situation: Situation, choice: Choice) -> None:
+        self._situation, self._choice, self._engine = situation, choice, situation.settings.engine
+        self._mechanism = choice.mechanism.for_public_rows()
+        self._generator = stream(situation.settings.seed, Purpose.TUNING)
+        self._noise = noise_source(situation.settings.noise, situation.settings.seed)
 
     def _contributions(self, most: int) -> tuple[Contributions, float]:
         """Stand-ins for at most so many parties, and how many times the work of theirs that of all parties is."""
-        at = self._at
-        sizes = np.maximum(at.sizes, 1)
-        few = self._generator.permutation(sizes)[: min(at.n, most)]
+        situation = self._situation
+        sizes = np.maximum(situation.sizes, 1)
+        few = self._generator.permutation(sizes)[: min(situation.n, most)]
         few = few[: max(1, int(np.searchsorted(few.cumsum(), _MOST_ROWS, "right")))]
         rows = self._rows(np.minimum(few, _MOST_ROWS))
-        secure = at.settings.noise == "secure"
+        secure = situation.settings.noise == "secure"
         times = float(sizes.sum() / np.minimum(few, _MOST_ROWS).sum())
-        return Contributions(self._choice.asked, rows, self._mechanism, self._engine, secure), times
+        return Contributions(self._choice.unit_numbers, rows, self._mechanism, self._engine, secure), times
 
     def _rows(self, sizes: np.ndarray) -> PublicRows:
-        public, initial = self._at.public, self._choice.initial
+        public, initial = self._situation.public, self._choice.initial
         return public.stand_ins(self._generator.integers(len(public.x), size=sizes.sum()), sizes, initial)
 
     def _walker(self, n: int) -> Walker:
         """A walk of fewer parties goes as far with larger steps."""
-        rate = self._choice.learning_rate * self._at.n / n
-        return Walker(self._choice.walked, self._choice.initial, rate, self._engine)
+        rate = self._choice.learning_rate * self._situation.n / n
+        return Walker(self._choice.walk_model, self._choice.initial, rate, self._engine)
 
     def rounds(self) -> float:
         """Return the seconds that the releases of all parties take, made in rounds."""
         contributions, times = self._contributions(_STAND_INS)
-        rounds, probes = self._choice.schedule.shape(self._at.settings.permutations)
-        answering = Answering(contributions, self._noise, np.arange(contributions.n), self._choice.initial)
+        rounds, probes = self._choice.schedule.shape(self._situation.settings.permutations)
+        answering = Responder(contributions, self._noise, np.arange(contributions.n), self._choice.initial)
         asking = Rounds(
             walker=self._walker(contributions.n),
             parties=contributions.n,
-            seed=self._at.settings.seed,
+            seed=self._situation.settings.seed,
             rounds=rounds,
             probes=probes,
             start=AtPoints(self._choice.points_for(contributions.n), self._choice.shares),
@@ -164,7 +164,7 @@ class _Trial:
     def game(self, few: int) -> ReleaseGame:
         """Return the game of a few parties without rows."""
         choice = self._choice
-        return choice.method.stand_ins(self._at, choice, choice.initial.new_zeros(few, len(choice.initial)))
+        return choice.method.stand_in_game(self._situation, choice, choice.initial.new_zeros(few, len(choice.initial)))
 
     def coalition(self, game: ReleaseGame) -> float:
         """Return the seconds that the worth of a coalition takes."""
@@ -173,17 +173,17 @@ class _Trial:
 
     def interleaved(self) -> float:
         """Return the seconds that a schedule of the paper takes, releases and values together."""
-        schedule, most = self._choice.schedule, self._at.settings.permutations
+        schedule, most = self._choice.schedule, self._situation.settings.permutations
         contributions, times = self._contributions(_SEQUENTIAL_STAND_INS)
-        evaluate = Evaluator(self._at.public, self._choice.walked, self._engine)
+        evaluate = Evaluator(self._situation.public, self._choice.walk_model, self._engine)
         walks = min(most, max(_TRIAL_WALKS, schedule.block) if schedule.correlated else 10 * _TRIAL_WALKS)
         estimator, walker = Estimator(semivalues("shapley")[0], contributions.n, walks), self._walker(contributions.n)
-        compiled = runs_compiled(contributions, schedule, most, self._at.n, walker.initial)
+        compiled = runs_compiled(contributions, schedule, most, self._situation.n, walker.initial)
         trial = InterleavedReleases(
             walker=walker,
             contributions=contributions,
             noise=self._noise,
-            seed=self._at.settings.seed,
+            seed=self._situation.settings.seed,
             schedule=schedule,
             permutations=walks,
             compiled=compiled,
@@ -197,41 +197,41 @@ class _Trial:
 
         Where values are expectations, all of them take as long as one walk.
         """
-        table = self._table(min(self._at.n, _STAND_INS))
-        few, n = len(table), self._at.n
+        table = self._table(min(self._situation.n, _STAND_INS))
+        few, n = len(table), self._situation.n
         estimator = Estimator(semivalues("shapley")[0], few)
-        orders = permutations(self._at.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
+        orders = permutations(self._situation.settings.seed, Purpose.REPLAY, 0, LEAST_WALKS, few)
         method = self._choice.method
         if n >= MANY:
-            whole = method.stand_ins(self._at, self._choice, table.repeat(-(-n // few), 1)[:n])
-            if whole.known(semivalues("shapley")[0]) is not None:
-                return _timed(partial(whole.known, semivalues("shapley")[0])), 1, 1
-        game = method.stand_ins(self._at, self._choice, table)
+            whole = method.stand_in_game(self._situation, self._choice, table.repeat(-(-n // few), 1)[:n])
+            if whole.direct_estimate(semivalues("shapley")[0]) is not None:
+                return _timed(partial(whole.direct_estimate, semivalues("shapley")[0])), 1, 1
+        game = method.stand_in_game(self._situation, self._choice, table)
         game.walk(orders[:1])
 
         walked = min(_timed(lambda: game.walk(orders)) for _ in range(_TIMES))
         marginals = game.walk(orders)
         added = _timed(lambda: estimator.add(orders, marginals))  # a few calls a walk, however many parties there are
-        each = (walked * self._at.n / few + added) / LEAST_WALKS
+        each = (walked * self._situation.n / few + added) / LEAST_WALKS
         # The largest error is that of the largest row; of more rows with noise it is larger, as the logarithm of their
         # number (Laplace), or as its root.
-        tail = (math.log(self._at.n) / math.log(few)) ** (2 if law_named(self._choice.mechanism.law).pure else 1)
+        tail = (math.log(self._situation.n) / math.log(few)) ** (2 if find_law(self._choice.mechanism.law).pure else 1)
         needed = tail * walks_needed(estimator, self._choice.schedule.tolerance)
         return each, int(min(most, LEAST_WALKS * math.ceil(needed / LEAST_WALKS))), most
 
     def _table(self, count: int) -> Tensor:
         """Rows of a table like the final one: clipped contributions of public rows, read after noise."""
-        choice, at = self._choice, self._at
-        picked = self._generator.permutation(at.n)[:count]
-        rows = self._rows(np.minimum(np.maximum(at.sizes[picked], 1), 64))
+        choice, situation = self._choice, self._situation
+        picked = self._generator.permutation(situation.n)[:count]
+        rows = self._rows(np.minimum(np.maximum(situation.sizes[picked], 1), 64))
         mechanism = self._mechanism
-        contributions = Contributions(choice.asked, rows, mechanism, self._engine)
-        clipped = contributions.along(
+        contributions = Contributions(choice.unit_numbers, rows, mechanism, self._engine)
+        clipped = contributions.mean_gradients(
             choice.points_for(count), choice.shares, torch.arange(count, device=rows.x.device)
         )
-        mixed = float(np.linalg.norm(choice.schedule.table_weights(at.settings.permutations)))
-        scale = mixed * mechanism.noise_scale(torch.from_numpy(at.units[picked]))[:, None].numpy()
-        drawn = law_named(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
+        mixed = float(np.linalg.norm(choice.schedule.table_weights(situation.settings.permutations)))
+        scale = mixed * mechanism.noise_scale(torch.from_numpy(situation.units[picked]))[:, None].numpy()
+        drawn = find_law(mechanism.law).sampling.numbers(self._generator, tuple(clipped.shape))
         noise = torch.from_numpy(scale * drawn).to(clipped)
         return mechanism.scale.read(clipped + noise).to(choice.initial)
 

@@ -78,7 +78,7 @@ def valued_record(
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
     names = tuple(semivalue.name for semivalue in result.semivalues)
-    verdict, game = result.verdict(pay).sentences, result.table.method.words
+    verdict, game = result.verdict(pay).sentences, result.table.method.summary
     metric = as_metric(result.utility.metric).title
     return replace(
         record,
@@ -96,7 +96,7 @@ def _planned(plan: Plan) -> PlanRecord:
 
 def _charged(path: str) -> LedgerState:
     ledger = Ledger(path)
-    return LedgerState(ledger.spent, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
+    return LedgerState(ledger.spent_epsilon, ledger.budget.epsilon, ledger.budget.terms, ledger.head())
 
 
 def _points(curve: Curve) -> CurveRecord:
@@ -146,7 +146,7 @@ def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, g
     along = (config.schedule or "replay") != "replay"  # values are made while parties answer
     with _saying(lambda: _released(folder, config)):
         prepared = choose(job, plan)
-        settings, kinds = prepared.at.settings, kinds_of(config.semivalue)
+        settings, kinds = prepared.situation.settings, kinds_of(config.semivalue)
         with settings.engine.threading():
             run, parties, known = ask(job, prepared, folder, progress, goes_on)
             answers = run.answer(progress, kinds if along else ())

@@ -25,7 +25,7 @@ from dpvalue.engine.evaluator import Evaluator, Walker
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.party.contributions import Answering, Contributions
+from dpvalue.party.contributions import Contributions, Responder
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
@@ -99,7 +99,7 @@ class Learning:
         seed: of the permutations.
         ask: how parties are asked, in the order of `names`.
         names: of the parties.
-        spent: the guarantee of k releases.
+        guarantee: the guarantee of k releases.
     """
 
     walker: Walker
@@ -109,7 +109,7 @@ class Learning:
     seed: int
     ask: Ask
     names: tuple[str | int, ...]
-    spent: Guarantee
+    guarantee: Guarantee
 
     def __post_init__(self) -> None:
         require_count("rounds", self.rounds)
@@ -139,7 +139,7 @@ class Learning:
             table=combined.cpu(),
             utility=worth,
             learning_rate=self.walker.learning_rate,
-            guarantee=self.spent,
+            guarantee=self.guarantee,
         )
 
     def at_rate(self, rate: float) -> Learning:
@@ -261,8 +261,8 @@ def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: I
     prepared = prepare(utility, replace(asked, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
     if rate == "auto":
         found = _stand_ins(prepared).best_rate()
-        at = replace(prepared.at, settings=replace(asked, learning_rate=found))
-        return replace(prepared, at=at, choice=replace(prepared.choice, learning_rate=found))
+        situation = replace(prepared.situation, settings=replace(asked, learning_rate=found))
+        return replace(prepared, situation=situation, choice=replace(prepared.choice, learning_rate=found))
     return prepared
 
 
@@ -278,7 +278,7 @@ def learn(
     run.contributions.grid()  # raises for sums that would not be exact, before anything is charged
     if run.charging is not None:
         run.charging.keeper.reserve(learning.rounds, run.charging.charge)
-    return replace(learning.run(orders, kinds, progress), guarantee=run.spent)
+    return replace(learning.run(orders, kinds, progress), guarantee=run.guarantee)
 
 
 def learning_of(run: Run) -> Learning:
@@ -291,36 +291,39 @@ def learning_of(run: Run) -> Learning:
         seed=run.settings.seed,
         ask=run.ask,
         names=run.names,
-        spent=run.choice.spent,
+        guarantee=run.choice.guarantee,
     )
 
 
 def learning_for(prepared: PreparedRun, names: tuple[str | int, ...], ask: Ask) -> Learning:
     """Return the server's side for parties who are asked by messages, `rounds.requests` of `prepared.job(names)`."""
-    choice, settings, public = prepared.choice, prepared.at.settings, prepared.at.public
+    choice, settings, public = prepared.choice, prepared.situation.settings, prepared.situation.public
     return Learning(
-        walker=Walker(choice.walked, choice.initial, choice.learning_rate, settings.engine),
-        evaluate=Evaluator(public, choice.walked, settings.engine),
+        walker=Walker(choice.walk_model, choice.initial, choice.learning_rate, settings.engine),
+        evaluate=Evaluator(public, choice.walk_model, settings.engine),
         schedule=choice.schedule,
         rounds=settings.permutations,
         seed=settings.seed,
         ask=ask,
         names=names,
-        spent=choice.spent,
+        guarantee=choice.guarantee,
     )
 
 
 def _stand_ins(prepared: PreparedRun) -> Learning:
     """The same learning by stand-ins: rows of one half of the public set, with the planned noise; the other judges."""
-    at, choice, engine = prepared.at, prepared.choice, prepared.at.settings.engine
-    mechanism, public, initial = choice.mechanism, at.public, choice.initial
-    generator = stream(at.settings.seed, Purpose.TUNING)
+    situation, choice, engine = prepared.situation, prepared.choice, prepared.situation.settings.engine
+    mechanism, public, initial = choice.mechanism, situation.public, choice.initial
+    generator = stream(situation.settings.seed, Purpose.TUNING)
     one, other = np.array_split(generator.permutation(len(public.x)), 2)
-    sizes = at.units if mechanism.per_unit else at.sizes
+    sizes = situation.units if mechanism.per_unit else situation.sizes
     rows = public.stand_ins(generator.choice(one, int(sizes.sum())), sizes, initial)
     noise = noise_source("fast", int(generator.integers(2**31)))
-    answering = Answering(
-        Contributions(choice.asked, rows, mechanism.of_public_rows(), engine), noise, np.arange(at.n), initial
+    answering = Responder(
+        Contributions(choice.unit_numbers, rows, mechanism.for_public_rows(), engine),
+        noise,
+        np.arange(situation.n),
+        initial,
     )
     judges = torch.from_numpy(other).to(public.x.device)
 
@@ -328,8 +331,8 @@ def _stand_ins(prepared: PreparedRun) -> Learning:
         return answering.answer(number, asked)
 
     half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
-    learning = learning_for(prepared, tuple(range(at.n)), ask)
-    return replace(learning, evaluate=Evaluator(half, choice.walked, engine))
+    learning = learning_for(prepared, tuple(range(situation.n)), ask)
+    return replace(learning, evaluate=Evaluator(half, choice.walk_model, engine))
 
 
 _semivalues = semivalues  # the argument of federated shadows the function

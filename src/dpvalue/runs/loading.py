@@ -34,12 +34,12 @@ from dpvalue.stored import (
     WHOLE,
     Check,
     build,
-    each,
+    choice_of,
     fields,
     is_whole,
-    maybe,
+    list_of,
     must_be,
-    one_of,
+    optional,
     read,
 )
 from dpvalue.values.result import Result
@@ -57,7 +57,7 @@ def check_saved(header: Any, tensors: dict[str, Tensor]) -> Method:
     width = len(initial) if basis is None else len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
     stored = header["method"]
     payload = {name.removeprefix(METHOD): part for name, part in tensors.items() if name.startswith(METHOD)}
-    method = method_named(stored["name"]).of_parts(stored, payload, initial, basis)
+    method = method_named(stored["name"]).from_parts(stored, payload, initial, basis)
     _tensor(tensors, "rows", _FLOATS, (n, method.statistic.width(width)))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
@@ -101,9 +101,11 @@ def _describes(kind: Callable[..., object]) -> Check:
 
 
 _TABLE = fields(
-    names=each(must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1),
+    names=list_of(
+        must_be("a text or a whole number", lambda found: isinstance(found, str) or is_whole(found)), least=1
+    ),
     guarantee=check_guarantee,
-    expected_auc=maybe(NUMBER),
+    expected_auc=optional(NUMBER),
     learning_rate=POSITIVE,
     model=TEXT,
     digest=TEXT,
@@ -115,10 +117,10 @@ _TABLE = fields(
 )
 
 _RESULT = fields(
-    semivalues=each(TEXT, least=1),
+    semivalues=list_of(TEXT, least=1),
     walks=WHOLE,
-    converged=maybe(FLAG),
-    engine=fields(dtype=one_of(("float32", "float64"))),
+    converged=optional(FLAG),
+    engine=fields(dtype=choice_of(("float32", "float64"))),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from dpvalue.arrays import Ints
-from dpvalue.data.parties import counts_of
+from dpvalue.data.parties import public_counts
 from dpvalue.data.utility import Utility, as_utility
 from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, laplace_ceiling
 from dpvalue.display import counted
@@ -27,7 +27,7 @@ from dpvalue.planning.situation import CANNOT_WORK as CANNOT_AGREE
 from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs, stated_costs, timed_costs
 from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, TargetAUC
@@ -84,7 +84,7 @@ def plan(
     if parameters is not None:
         require_count("parameters", parameters)
     public = None if utility is None else as_utility(utility, *labels)
-    sizes, units = counts_of(parties, privacy, records, *labels, public)
+    sizes, units = public_counts(parties, privacy, records, *labels, public)
     if public is None:
         return _without_data(asked, privacy, sizes, units, parameters, auc)
     # Who hands over parties has opened their data: from then on nothing is measured.
@@ -139,7 +139,7 @@ def _without_data(
     width = None if is_open or method.one_release else parameters
     if fixed is not None:
         width = fixed.m
-    elif spent is not None and law_named(spent.law).scalar:
+    elif spent is not None and find_law(spent.law).scalar:
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
@@ -162,40 +162,42 @@ def _without_data(
 
 
 def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None, timed: bool) -> Plan:
-    at, encoding = open_setting(utility, settings, sizes, units)
+    situation, encoding = open_setting(utility, settings, sizes, units)
     privacy = settings.privacy
     assert privacy is not None
     began = time.perf_counter() if timed else 0.0
-    method = method_of(at)
+    method = method_of(situation)
     method.require_budget(privacy, auc)
-    rehearsal = None if method.one_release else at.rehearsal()
-    choice = choose(at, rehearsal)
-    expected = choice.method.expected(at, choice, rehearsal)
-    taken = timed_costs(at, choice, time.perf_counter() - began) if timed else stated_costs(at, choice)
-    spent = choice.spent
+    rehearsal = None if method.one_release else situation.rehearsal()
+    choice = choose(situation, rehearsal)
+    expected = choice.method.expectation(situation, choice, rehearsal)
+    taken = timed_costs(situation, choice, time.perf_counter() - began) if timed else stated_costs(situation, choice)
+    spent = choice.guarantee
     assert spent.epsilon is not None
     assert spent.noise_multiplier is not None
-    both = _mechanisms(at.settings, privacy, choice.releases, at.n)
-    weights = choice.schedule.table_weights(at.settings.permutations)
+    both = _mechanisms(situation.settings, privacy, choice.releases, situation.n)
+    weights = choice.schedule.table_weights(situation.settings.permutations)
     made = Plan(
         privacy=privacy,
-        sizes=_typical(at.sizes, at.units),
+        sizes=_typical(situation.sizes, situation.units),
         schedule=choice.schedule,
         spent=spent,
         table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
         limits=_limits(privacy, spent.epsilon, both),
         projection=choice.projection,
         expected=expected,
-        wanted=None if auc is None or rehearsal is None else TargetAUC(auc, _epsilon_for(at, privacy, rehearsal, auc)),
+        wanted=None
+        if auc is None or rehearsal is None
+        else TargetAUC(auc, _epsilon_for(situation, privacy, rehearsal, auc)),
         costs=taken,
-        prepared=PreparedRun(at, encoding, choice, utility),
+        prepared=PreparedRun(situation, encoding, choice, utility),
     )
     works_at = other_unit = None
     if made.cannot_work and rehearsal is not None:
-        works_at = _epsilon_for(at, privacy, rehearsal, 0.75)
-        if privacy.unit == "party" and np.median(at.sizes) > 1:
+        works_at = _epsilon_for(situation, privacy, rehearsal, 0.75)
+        if privacy.unit == "party" and np.median(situation.sizes) > 1:
             record = replace(privacy, unit="record")
-            inner = replace(at, units=at.sizes, settings=replace(at.settings, privacy=record))
+            inner = replace(situation, units=situation.sizes, settings=replace(situation.settings, privacy=record))
             other_unit = expected_at(inner, record, inner.rehearsal()).auc
     return replace(made, advice=advice(made, works_at, other_unit))
 
@@ -244,8 +246,8 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     one_release = schedule.kind == "replay" and schedule.rounds in (None, 1)
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
-        count = 1 if law_named(law).scalar else releases
-        if not law_named(law).scalar or (one_release and not many and settings.game != "refit"):
+        count = 1 if find_law(law).scalar else releases
+        if not find_law(law).scalar or (one_release and not many and settings.game != "refit"):
             possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return possible
 
@@ -263,12 +265,12 @@ def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None])
     )
 
 
-def _epsilon_for(at: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
+def _epsilon_for(situation: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
     """The smallest epsilon, to 2%, at which the best way to release is expected to have this AUC."""
 
     def reaches(epsilon: float) -> bool:
         budget = replace(privacy, epsilon=epsilon, accounting="composition")
-        return expected_at(at, budget, rehearsal).auc >= wanted
+        return expected_at(situation, budget, rehearsal).auc >= wanted
 
     low, high = _EPSILONS
     if not reaches(high):

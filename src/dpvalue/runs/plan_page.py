@@ -202,7 +202,7 @@ class Plan:
 
     @property
     def epsilon_needed(self) -> float | None:
-        """The epsilon that the wanted AUC needs; None where none was asked for, or it cannot be told."""
+        """The epsilon that the target AUC needs; None without a target, or if it is unknown."""
         return None if self.wanted is None else self.wanted.epsilon
 
     @property
@@ -253,8 +253,8 @@ class Plan:
         unit, limits, sizes, costs = self.privacy.unit, self.limits, self.sizes, self.costs
         inside = "" if unit == "party" else f", {counted(sizes.units, unit)} each"
         lines = [f"parties: {sizes.parties}{inside}", f"releases: {self._releases()}"]
-        if self.prepared is not None and self.prepared.choice.lacking:
-            lines.append(f"game: steps, because the refit game {self.prepared.choice.lacking}")
+        if self.prepared is not None and self.prepared.choice.no_refit_reason:
+            lines.append(f"game: steps, because the refit game {self.prepared.choice.no_refit_reason}")
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed: epsilon = {self.privacy.epsilon:.4g} (poisson accounting); really spent:")
         lines.append(f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}")
@@ -278,7 +278,7 @@ class Plan:
         if isinstance(self.expected, Agreement):
             lines.append(self._agreement(self.expected))
         elif self.expected is not None:
-            share = "" if self.efficiency is None else f", efficiency {self.efficiency:.2f}"
+            share = "" if self.efficiency is None else f", {self.efficiency:.0%} of the way from 0.5 to the ceiling"
             where = "all directions" if self.projection is None else str(self.projection)
             what = "half of their labels wrong" if sizes.records > 1 else "a wrong label"
             lines.append(
@@ -317,7 +317,7 @@ class Plan:
     @property
     def _judged(self) -> str:
         """The metric of the rehearsal, where values use another one."""
-        is_loss = self.prepared is None or self.prepared.at.public.metric.of_loss is not None
+        is_loss = self.prepared is None or self.prepared.situation.public.metric.of_loss is not None
         return "" if is_loss else " with the loss as metric"
 
     def _releases(self) -> str:

@@ -47,7 +47,7 @@ def make_table(
         rows=rows,
         names=names,
         noise_std=noise_std,
-        guarantee=choice.spent,
+        guarantee=choice.guarantee,
         initial=(choice.initial if choice.basis is None else choice.basis.origin).cpu(),
         basis=None if choice.basis is None else choice.basis.vectors.cpu(),
         learning_rate=choice.learning_rate,
@@ -56,12 +56,12 @@ def make_table(
         encoding=encoding,
         origin=Origin(choice.schedule, settings.permutations, choice.expected_auc, sizes),
         method=choice.method,
-        seed=replay_seed_of_rows(rows.numpy()) if choice.spent.simulation else replay_seed(settings.seed),
+        seed=replay_seed_of_rows(rows.numpy()) if choice.guarantee.simulation else replay_seed(settings.seed),
     )
 
 
 def make_job(
-    at: Situation,
+    situation: Situation,
     encoding: Encoding,
     choice: Choice,
     names: Sequence[str | int] = (),
@@ -73,21 +73,21 @@ def make_job(
     Formal guarantee: a function of the public set, the settings and the parties' public sizes.
 
     Args:
-        at: what choices were made from.
+        situation: what choices were made from.
         encoding: how rows become numbers.
         choice: what was chosen.
         names: the parties of a simulation, in the order of the table; nobody else's are part of a job.
         target: the column of labels in parties' files.
         recipe: the options that the job was made by.
     """
-    settings, public = at.settings, at.public
+    settings, public = situation.settings, situation.public
     if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
         raise DpvalueError("a job needs privacy and either federated learning or the schedule 'replay' or 'lagged'")
-    wide, least = choice.method.by_size(at, choice)
+    wide, least = choice.method.choice_by_size(situation, choice)
     points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
     return Job(
         encoding=encoding,
-        model=PublicModel(settings.model, at.model.digest(), wide.method.tensors().get("trunk")),
+        model=PublicModel(settings.model, situation.model.digest(), wide.method.tensors().get("trunk")),
         origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
         basis=None if choice.basis is None else _flushed(choice.basis.vectors),
         mechanism=choice.mechanism,

@@ -26,13 +26,13 @@ from dpvalue.methods.base import Choice
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.sums import TableGame
 from dpvalue.models import build_model
-from dpvalue.party.contributions import Answering, Contributions, Witness, no_witness
+from dpvalue.party.contributions import Contributions, Responder, Witness, no_witness
 from dpvalue.party.interleaved import InterleavedReleases, runs_compiled
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 from dpvalue.privacy.checkpoint import Checkpoint
-from dpvalue.privacy.guarantees import Guarantee, warn_if_delta_is_large
+from dpvalue.privacy.guarantees import Guarantee, warn_of_large_delta
 from dpvalue.privacy.holders import ROWS, Holding
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.privacy.noise import NoiseSource, noise_source
@@ -125,12 +125,12 @@ class Run:
     @cached_property
     def evaluate(self) -> Evaluator:
         """The utility of models; for methods that walk."""
-        return Evaluator(self.public, self.choice.walked, self.settings.engine)
+        return Evaluator(self.public, self.choice.walk_model, self.settings.engine)
 
     @property
-    def answering(self) -> Answering:
+    def answering(self) -> Responder:
         """All parties in this process, ready to answer together."""
-        return Answering(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
+        return Responder(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
     def ask(self, number: int, after: Tensor, asked: Query) -> Tensor:
         """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
@@ -159,7 +159,7 @@ class Run:
         privacy = self.settings.privacy
         assert privacy is not None
         if isinstance(keeper, Ledger):
-            keeper.require_for(self.holding, privacy)
+            keeper.require_holding(self.holding, privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
         charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
         return replace(self, charging=charged)
@@ -174,17 +174,17 @@ class Run:
             add(valued, TableGame(self.walker, self.evaluate, table).walk(valued))
 
     @property
-    def spent(self) -> Guarantee:
+    def guarantee(self) -> Guarantee:
         """The guarantee; it says when an old answer was given again."""
-        returned = {} if self.charging is None else self.charging.keeper.returned
-        spent, day = self.choice.spent, min(returned.values(), default="")[:10]
-        return replace(spent, charged=replace(spent.charged, returned=day)) if day else spent
+        returned = {} if self.charging is None else self.charging.keeper.repeat_dates
+        guarantee, day = self.choice.guarantee, min(returned.values(), default="")[:10]
+        return replace(guarantee, charged=replace(guarantee.charged, returned=day)) if day else guarantee
 
     def combine(self, answers: Answers) -> Table:
         """Return the table of the combined releases, with all that reading it needs."""
         weights = self.choice.schedule.table_weights(self.settings.permutations)
         noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)
-        choice = replace(self.choice, spent=self.spent)
+        choice = replace(self.choice, guarantee=self.guarantee)
         return make_table(self.settings, choice, self.encoding, answers.rows.cpu(), self.names, noise, self.sizes)
 
 
@@ -192,7 +192,7 @@ class Run:
 class PreparedRun:
     """All of a run that public things decide, before a private row is read; made by `prepare`."""
 
-    at: Situation
+    situation: Situation
     encoding: Encoding
     choice: Choice
     utility: Utility
@@ -200,39 +200,43 @@ class PreparedRun:
     @property
     def sizes(self) -> tuple[Ints, Ints]:
         """The public numbers of rows and of protected units of each party."""
-        return self.at.sizes, self.at.units
+        return self.situation.sizes, self.situation.units
 
     def job(self, names: Sequence[str | int] = (), target: str | None = None, recipe: str = "") -> Job:
         """Return what parties are asked; arguments as in `make_job`."""
-        return make_job(self.at, self.encoding, self.choice, names, target, recipe)
+        return make_job(self.situation, self.encoding, self.choice, names, target, recipe)
 
     def keeping(self, checkpoint: Path) -> PreparedRun:
         """Return the same with releases that a folder keeps as they are made."""
-        return replace(self, at=replace(self.at, settings=replace(self.at.settings, checkpoint=checkpoint)))
+        return replace(
+            self, situation=replace(self.situation, settings=replace(self.situation.settings, checkpoint=checkpoint))
+        )
 
     def run(self, parties: Parties) -> Run:
         """Return the run for these parties; their rows go to the party's side, and to nothing else."""
         require_other_rows(parties, self.utility)
-        settings, public = self.at.settings, self.at.public
+        settings, public = self.situation.settings, self.situation.public
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the sizes that the run was planned for")
         of = "rows" if parties.holding.parties == ROWS else "named parties"
-        spent = self.choice.spent
-        charged = replace(spent.charged, parties=of, person=parties.person_column)
-        choice = replace(self.choice, spent=replace(spent, charged=charged) if spent.private else spent)
+        guarantee = self.choice.guarantee
+        charged = replace(guarantee.charged, parties=of, person=parties.person_column)
+        choice = replace(self.choice, guarantee=replace(guarantee, charged=charged) if guarantee.private else guarantee)
         privacy, engine = settings.privacy, settings.engine
         is_secure = privacy is not None and settings.noise == "secure"
-        behind = PrivacyBoundary(choice.asked, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure)
-        contributions = behind.put(parties, engine)
+        behind = PrivacyBoundary(
+            choice.unit_numbers, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure
+        )
+        contributions = behind.enclose(parties, engine)
         run = Run(
             settings=settings,
             choice=choice,
             encoding=self.encoding,
-            walker=Walker(choice.walked, choice.initial, choice.learning_rate, engine),
+            walker=Walker(choice.walk_model, choice.initial, choice.learning_rate, engine),
             contributions=contributions,
             public=public,
             names=parties.names,
-            sizes=self.at.sizes,
+            sizes=self.situation.sizes,
             holding=parties.holding,
             # Without privacy nothing is drawn: such a run does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),
@@ -243,8 +247,8 @@ class PreparedRun:
 
 def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> PreparedRun:
     """Decide every setting from public things: the utility, and of the parties their numbers of rows and units."""
-    at, encoding = open_setting(utility, settings, sizes, units)
-    return PreparedRun(at, encoding, choose(at), utility)
+    situation, encoding = open_setting(utility, settings, sizes, units)
+    return PreparedRun(situation, encoding, choose(situation), utility)
 
 
 def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
@@ -256,28 +260,30 @@ def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
 
 def announce(prepared: PreparedRun) -> None:
     """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
-    choice, at = prepared.choice, prepared.at
-    warn_if_delta_is_large(choice.spent, int(at.units.sum()))
-    at.settings.engine.require_room(at.n, choice.model.size)
-    if not at.public.metric.by_name:
-        Evaluator(at.public, at.model, at.settings.engine)(at.initial[None])  # one that fails has cost nothing
+    choice, situation = prepared.choice, prepared.situation
+    warn_of_large_delta(choice.guarantee, int(situation.units.sum()))
+    situation.settings.engine.require_room(situation.n, choice.model.size)
+    if not situation.public.metric.by_name:
+        Evaluator(situation.public, situation.model, situation.settings.engine)(
+            situation.initial[None]
+        )  # one that fails has cost nothing
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
-        choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.spent,
+        choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.guarantee,
     )  # fmt: skip
 
 
 def release_prepared(prepared: PreparedRun, parties: Parties, progress: Progress) -> Table:
     """Make the releases of a prepared run."""
     announce(prepared)
-    with prepared.at.settings.engine.threading():
+    with prepared.situation.settings.engine.threading():
         return prepared.run(parties).release(progress)[0]
 
 
 def value_prepared(prepared: PreparedRun, parties: Parties, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
     """Make the releases of a prepared run, and value them."""
     announce(prepared)
-    with prepared.at.settings.engine.threading():
+    with prepared.situation.settings.engine.threading():
         return value_run(prepared.run(parties), prepared.utility, kinds, progress)
 
 

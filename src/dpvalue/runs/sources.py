@@ -22,7 +22,7 @@ from dpvalue.data.encoding import EncodedRows
 from dpvalue.data.files import Peek, is_text, open_private, read_encoded, read_labels, read_public, require_records
 from dpvalue.data.parties import Parties
 from dpvalue.data.rows import floats_of
-from dpvalue.data.schema import Schema, classes_of, infer_task, schema_named
+from dpvalue.data.schema import Schema, classes_of, infer_task, make_schema
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION, TASK_OF
@@ -182,7 +182,7 @@ class FileRun(PublicSide):
         """Raise if the run is to be charged to a ledger that protects others; before anything is planned or read."""
         ledger, privacy = self.settings.ledger, self.config.privacy
         if ledger is not None and privacy is not None:
-            ledger.require_for(self._sizes().holding, privacy)
+            ledger.require_holding(self._sizes().holding, privacy)
 
     @property
     def can_be_moved(self) -> bool:
@@ -252,7 +252,7 @@ def open_public(config: RunConfig) -> PublicSide:
         raise DpvalueError(f"{config.test} has no column {unknown[0]!r} to drop")
     features = public.without(*_own(config), *config.drop)
     target = public[config.target]
-    if target.lacking().any():
+    if target.missing_cells().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
     task = config.fixed_task or infer_task(target)
     if task == CLASSIFICATION:
@@ -264,7 +264,7 @@ def open_public(config: RunConfig) -> PublicSide:
     else:
         classes = None
     utility = Utility(features, read_labels(target, task), metric=config.metric)
-    return PublicSide(config, task, classes, utility, schema_named(config.preprocess).fit(features))
+    return PublicSide(config, task, classes, utility, make_schema(config.preprocess).fit(features))
 
 
 def _own(config: RunConfig) -> set[str]:

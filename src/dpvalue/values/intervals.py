@@ -36,7 +36,7 @@ from dpvalue.arrays import Floats
 from dpvalue.errors import require_number
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame, estimate_values
-from dpvalue.privacy.laws import law_named
+from dpvalue.privacy.laws import find_law
 from dpvalue.progress import Progress
 from dpvalue.protocol.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, stream
@@ -176,7 +176,7 @@ def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress:
         for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
             noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
             again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
-            may_be = game.without_noise(stream(table.seed, Purpose.MAY_BE, number))
+            may_be = game.without_noise(stream(table.seed, Purpose.POSSIBLE_VALUES, number))
             if may_be is not None:
                 without.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
@@ -202,7 +202,7 @@ def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:
 def _fresh_noise(result: NoisyValues, draws: int) -> Iterator[Floats]:
     """Yield noise of variance 1, of the law and shape of the table's."""
     table = result.table
-    law, shape = law_named(table.guarantee.law), tuple(table.rows.shape)
+    law, shape = find_law(table.guarantee.law), tuple(table.rows.shape)
     if not law.scalar:
         for draw in range(draws):
             yield law.sampling.numbers(stream(table.seed, Purpose.RENOISE, draw), shape) / law.sampling.std

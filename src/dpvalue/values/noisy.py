@@ -224,7 +224,7 @@ class NoisyValues(ABC):
         level: float = 0.95,
         **again: Unpack[NoiseDrawSettings],
     ) -> Verdict:
-        """Return what the values say, in plain sentences: who helps, who harms, who cannot be told apart.
+        """Return what the values say, in plain sentences: who helps, who harms, who cannot be distinguished.
 
         Of more than 30 parties it says which to look at first, and how many of those are likely to be wrong. With
         `pay`, up to 30 parties are told what they would get of that total. The error of the game itself, its distance

@@ -63,7 +63,7 @@ class ResultPlots:
             if curve.spread.any():
                 low, high = curve.mean - curve.spread, curve.mean + curve.spread
                 axes.fill_between(curve.shares, low, high, alpha=0.2, color=line.get_color())
-        worth = self.result.table.method.worth
+        worth = self.result.table.method.worth_label
         axes.set(xlabel=f"share of parties {'removed' if kind == 'removal' else 'added'}", ylabel=worth)
         axes.legend()
         return axes

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpvalue.arrays import Bools
 from dpvalue.display import html_lines, some
-from dpvalue.privacy.laws import Law, law_named
+from dpvalue.privacy.laws import Law, find_law
 from dpvalue.values.comparison import Name, groups, listed
 from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
@@ -172,7 +172,7 @@ def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
     if auc <= 0.52:
         return [*said, f"In the rehearsal on public rows, {noun} with {wrong} were found no better than by chance."]
     likely = [
-        f"about {expected_wrong(table.n, count, share, auc, law_named(table.guarantee.law)):.0f} if {share:.0%} of all "
+        f"about {expected_wrong(table.n, count, share, auc, find_law(table.guarantee.law)):.0f} if {share:.0%} of all "
         f"{noun} are wrong ({share * count:.0f} by chance)"
         for share in SUPPOSED
     ]

@@ -65,7 +65,7 @@ def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
     run = prepared.run(parties)
     table = run.release(silent)[0]
     everyone = torch.arange(table.n, device=prepared.choice.initial.device)
-    exact = run.contributions.along(prepared.choice.points, prepared.choice.shares, everyone)
+    exact = run.contributions.mean_gradients(prepared.choice.points, prepared.choice.shares, everyone)
     game = table.game(prepared.utility, settings.engine)
     assert isinstance(game, RefitGame)
     rows, std = exact.to(game.rows), torch.from_numpy(table.noise_std).to(game.rows)[:, None]

@@ -146,5 +146,7 @@ def _put_together(lanes: Sequence[Lane]) -> Contributions:
     changed = np.concatenate([problem.changed for problem in problems])
     everyone = Problem((X, y), problems[0].test, changed, problems[0].per_party)
     privacy, dtype = run.settings.privacy, run.settings.engine.torch_dtype
-    behind = PrivacyBoundary(run.choice.asked, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False)
-    return behind.put(everyone.parties, run.settings.engine)
+    behind = PrivacyBoundary(
+        run.choice.unit_numbers, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False
+    )
+    return behind.enclose(everyone.parties, run.settings.engine)

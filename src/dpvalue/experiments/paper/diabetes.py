@@ -283,7 +283,7 @@ def _gradients(problem: Problem, k: int, seed: int) -> torch.Tensor:
     found = torch.empty(k, n, model.size, dtype=torch.float64)
     for place in range(n):
         who = orders[:, place]
-        moves = contributions.at(theta, who)
+        moves = contributions.gradients_at(theta, who)
         found[torch.arange(k), who] = moves
         theta -= 0.02 * moves
     return found

@@ -109,7 +109,7 @@ class _Walks:
         """What the methods found, and at which cost; the time since `began` was shared by so many runs."""
         ask, run = self._ask, self.lane.run
         seen = seen_cost(self._methods[0], ask.problem.n, ask.k, ask.epsilon, ask.reading, longest)
-        cost = {**cost_of(run.choice.spent, run.choice.learning_rate, began), **seen}
+        cost = {**cost_of(run.choice.guarantee, run.choice.learning_rate, began), **seen}
         cost["seconds"] /= among
         return {
             name: Outcome({kind: estimator.estimate.values for kind, estimator in own.items()}, cost)
