@@ -12,8 +12,9 @@ from dpvalue.methods.base import register_method
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.scores import Scores
 from dpvalue.methods.steps import Steps
+from dpvalue.planning.settings import GAMES, Settings
 
 for _method in (Steps, Scores, Refit):
     register_method(_method)
 
-__all__ = ["Refit", "Scores", "Steps"]
+__all__ = ["GAMES", "Refit", "Scores", "Settings", "Steps"]  # the settings that may name all of them

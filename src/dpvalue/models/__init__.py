@@ -5,8 +5,18 @@ each party's weighted loss, and the gradient of each single record. `Linear` and
 form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the last layer of one, on a public trunk.
 """
 
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
-from dpvalue.models.build import build_model, task_of
+from dpvalue.models.base import (
+    CLASSIFICATION,
+    COLUMN_MODELS,
+    KINDS,
+    REGRESSION,
+    TASK_OF,
+    Model,
+    ModelFactory,
+    UnitNumbers,
+    row_losses,
+)
+from dpvalue.models.build import build_model, register_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
 from dpvalue.models.headed import Head, HeadOnTrunk, find_head, head_on_trunk
@@ -15,6 +25,7 @@ from dpvalue.models.network import Network
 
 __all__ = [
     "CLASSIFICATION",
+    "COLUMN_MODELS",
     "KINDS",
     "REGRESSION",
     "TASK_OF",
@@ -34,6 +45,7 @@ __all__ = [
     "head_on_trunk",
     "paper_cnn",
     "project_model",
+    "register_model",
     "row_losses",
     "task_of",
 ]  # fmt: skip

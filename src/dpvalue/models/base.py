@@ -12,7 +12,9 @@ ModelFactory = Callable[[], nn.Module]
 CLASSIFICATION, REGRESSION = "classification", "regression"
 TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION}
 """The models that have names, and what each is for."""
-KINDS = tuple(TASK_OF)
+KINDS = TASK_OF.keys()
+COLUMN_MODELS = ["logistic", "linear"]
+"""Those of rows of columns, as files hold them: no images. The first of a task is its default."""
 
 
 class UnitNumbers(Protocol):
