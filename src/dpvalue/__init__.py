@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from dpvalue.runs.loading import load
     from dpvalue.runs.plan import plan
     from dpvalue.runs.plan_page import Plan
-    from dpvalue.runs.table import Table
     from dpvalue.values.comparison import Comparison
     from dpvalue.values.payouts import Shares
     from dpvalue.values.result import Result
+    from dpvalue.values.table import Table
     from dpvalue.values.verdict import Verdict
 
 __version__ = "0.1.0"
@@ -108,7 +108,7 @@ _HOMES = {
     "dpvalue.values.payouts": ("Shares",),
     "dpvalue.values.result": ("Result",),
     "dpvalue.games.semivalues": ("Semivalue", "semivalue"),
-    "dpvalue.runs.table": ("Table",),
+    "dpvalue.values.table": ("Table",),
     "dpvalue.values.verdict": ("Verdict",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -9,8 +9,8 @@ from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.progress import Progress, reporting
 from dpvalue.runs.run import prepare, release_prepared, value_prepared
-from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
+from dpvalue.values.table import Table
 
 
 @shows_settings(EntryKeywords)

@@ -24,6 +24,7 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.engines import Engine
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.methods.base import METHODS, Choice, Method, register_method
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
 from dpvalue.planning.situation import Situation
@@ -32,7 +33,6 @@ from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import STATISTICS, Statistic, StatisticContext, register_statistic
-from dpvalue.runs.table import Table
 from tests.datasets import classification
 
 TRAIN, TEST = classification(120, classes=3, features=4)
@@ -119,7 +119,7 @@ class Counts(Method):
     def expectation(self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> None:
         return None
 
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> Shares:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> Shares:
         return Shares(table.rows, table.sizes, np.bincount(public.y.numpy(), minlength=self.classes))
 
     def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> Shares:

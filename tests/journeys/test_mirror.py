@@ -56,6 +56,7 @@ TESTED_BY = {
     "methods/reading.py": "methods/test_refit.py",
     "methods/steps.py": "methods/test_sums.py",
     "methods/surrogate.py": "methods/test_refit.py",
+    "methods/table.py": "methods/test_sums.py",
     "methods/windows.py": "methods/test_refitting.py",
     "models/base.py": "models/test_models.py",
     "models/build.py": "models/test_models.py",
@@ -93,10 +94,10 @@ TESTED_BY = {
     "runs/rounds.py": "party/test_party.py",
     "runs/run.py": "test_api.py",
     "runs/sources.py": "data/test_files.py",
-    "runs/table.py": "values/test_result.py",
     "values/comparison.py": "values/test_intervals.py",
     "values/noisy.py": "values/test_intervals.py",
     "values/plots.py": "test_tasks.py",
+    "values/table.py": "values/test_result.py",
 }
 
 MODULES = {

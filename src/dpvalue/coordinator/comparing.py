@@ -33,9 +33,9 @@ from dpvalue.report.record import Record
 from dpvalue.runs.config import RunConfig
 from dpvalue.runs.execute import make_values, value_table
 from dpvalue.runs.folder import record_json, values_csv
-from dpvalue.runs.table import Table
 from dpvalue.values.payouts import Shares
 from dpvalue.values.result import Result, ranks
+from dpvalue.values.table import Table
 from dpvalue.values.verdict import sentence_of_shares
 
 if TYPE_CHECKING:

@@ -28,10 +28,10 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
 from dpvalue.runs.loading import table_of_parts
 from dpvalue.runs.rounds import on_walks, requests, require_answer
-from dpvalue.runs.table import METHOD, Table
 from dpvalue.storage import write_whole
 from dpvalue.stored import TEXT, WHOLE, fields, parse_json, read_text
 from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
+from dpvalue.values.table import METHOD, Table
 
 MOST_BYTES = 2**18
 """Of all lines together; what comes after is not listed, and the last line says so."""

@@ -37,9 +37,9 @@ from dpvalue.names import look_of, names_agree_error, require_names, require_sen
 from dpvalue.protocol.archive import Key, Seal, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.runs.table import Table
 from dpvalue.storage import alone, write_whole
 from dpvalue.stored import TEXT, list_of, parse_json, read_text, refuse_unreadable
+from dpvalue.values.table import Table
 
 NODES, OVER = "nodes.json", "over.json"
 """What conducting a study over a network notes beside it: who is at which node, and that it is over."""

@@ -34,9 +34,9 @@ from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.rounds import public_digest
 from dpvalue.runs.sources import PublicSide, open_public
-from dpvalue.runs.table import Table
 from dpvalue.storage import LOCK, alone, write_whole
 from dpvalue.stored import parse_json, read_text
+from dpvalue.values.table import Table
 
 _CLOSE = 1e-4
 

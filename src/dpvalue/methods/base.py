@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import ReleaseGame
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Model, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
@@ -34,9 +35,6 @@ from dpvalue.protocol.projection import Basis, Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import Statistic
 from dpvalue.stored import build
-
-if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +107,7 @@ class Method(ABC):
     # The game.
 
     @abstractmethod
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> ReleaseGame:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> ReleaseGame:
         """Return the game of a table under a public utility."""
 
     @abstractmethod

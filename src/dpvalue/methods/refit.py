@@ -8,7 +8,7 @@ Descriptions are defined in `methods.surrogate`, read in `methods.reading`, and 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from dpvalue.methods.fits import Rows
 from dpvalue.methods.refitting import RefitGame, Refitting
 from dpvalue.methods.retraining import PseudoParties, rehearse
 from dpvalue.methods.surrogate import LARGEST_MODEL, LEAST_PUBLIC, Surrogate, make_surrogate
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import DescriptionModel, HeadOnTrunk, Linear, Model, Network, find_head, head_on_trunk
 from dpvalue.models.build import train
 from dpvalue.planning.rehearsal import Rehearsal
@@ -36,9 +37,6 @@ from dpvalue.protocol.projection import Basis, Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import Description, Statistic
 from dpvalue.streams import Purpose, stream
-
-if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
 
 _STEPS = (16, 64, 256)
 
@@ -206,7 +204,7 @@ class Refit(Method):
         """Return the method for parties in these ranges of sizes (n,)."""
         return replace(self, surrogate=replace(self.surrogate, window_indices=self.surrogate.window_indices[ranges]))
 
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> RefitGame:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> RefitGame:
         """Return the game of the table's descriptions."""
         model = table.whole_model(engine)
         if not isinstance(model, Linear):

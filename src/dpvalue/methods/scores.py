@@ -8,7 +8,7 @@ ignore redundancy: a copy of a row has the value of the row.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
 from dpvalue.methods.base import Choice, Method, projection_header, projection_of, rehearsed_auc, require_no_tensors
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Score, SubspaceModel, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.situation import Expectation, Situation
@@ -28,9 +29,6 @@ from dpvalue.privacy.mechanism import Scale
 from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.statistics import Loss, Statistic
-
-if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +73,7 @@ class Scores(Method):
         assert isinstance(model, SubspaceModel)
         return Score(model)
 
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> AdditiveGame:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> AdditiveGame:
         """Return the additive game of the table's scores; it does not depend on the utility."""
         return AdditiveGame(table.rows)
 

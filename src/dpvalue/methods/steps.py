@@ -7,7 +7,7 @@ expected AUC than any direction, `methods.scores` is chosen.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -20,6 +20,7 @@ from dpvalue.methods.base import Choice, Method, projection_header, projection_o
 from dpvalue.methods.few import FewGame, LineGame
 from dpvalue.methods.scores import Scores, score_scale
 from dpvalue.methods.sums import TableGame
+from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Model, project_model
 from dpvalue.planning.folds import STEPS
 from dpvalue.planning.learning_rate import PublicTuner, rate_on_line
@@ -31,9 +32,6 @@ from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.projection import Projection, make_basis
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import Gradient, Statistic
-
-if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +107,7 @@ class Steps(Method):
         """Return the expected AUC of detecting corrupted parties."""
         return rehearsed_auc(situation, choice, rehearsal)
 
-    def game(self, table: Table, public: PublicSet, engine: Engine) -> TableGame:
+    def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> TableGame:
         """Return the game of the table's rows as steps of a model."""
         walker = table.walker(engine)
         rows = table.rows.to(engine.torch_device, engine.torch_dtype)

@@ -14,7 +14,7 @@ from dpvalue.games.semivalues import semivalues
 from dpvalue.methods.scores import Scores
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, choice_of, read
-from dpvalue.tasks import ORDERS
+from dpvalue.values.curves import ORDERS
 
 FORMAT_VERSION = 2
 Count = Annotated[int, COUNT]

@@ -44,11 +44,12 @@ from dpvalue.runs.folder import (
     values_frame,
 )
 from dpvalue.runs.plan_page import Plan
-from dpvalue.runs.run import release_prepared, value_prepared
+from dpvalue.runs.run import PreparedRun, Run, announce, value_answers
 from dpvalue.runs.sources import FileRun, GroundTruth
-from dpvalue.runs.table import Table
-from dpvalue.tasks import ORDERS, Curve, retraining_curve
+from dpvalue.tasks import retraining_curve
+from dpvalue.values.curves import ORDERS, Curve
 from dpvalue.values.result import Result
+from dpvalue.values.table import Table
 
 
 def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Record:
@@ -134,7 +135,7 @@ class FinishedRun:
 
 
 def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, goes_on: bool = False) -> FinishedRun:
-    """Make the releases and the values, and write the folder.
+    """Do a run in six steps: choose, ask, answer, combine, value, write.
 
     From the first release on, what was paid for is in the folder (or the ledger): stopped in any way, the run goes on
     from there for nothing, by `dpvalue revalue` once the table is there, else by the same command.
@@ -142,26 +143,41 @@ def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, g
     No time is kept: how long private rows take may depend on them.
     """
     config = job.config
-    at_once = config.privacy is None or (config.schedule or "replay") != "replay"
-    result = None
+    along = (config.schedule or "replay") != "replay"  # values are made while parties answer
     with _saying(lambda: _released(folder, config)):
-        parties, known = job.read(progress)
-        prepared = job.prepare() if plan is None or plan.prepared is None else plan.prepared
-        if config.private and config.ledger is None:
-            prepared = prepared.keeping(start_releases(folder, config, goes_on))
-        if at_once:
-            result = value_prepared(prepared, parties, kinds_of(config.semivalue), progress)
-        table = release_prepared(prepared, parties, progress) if result is None else result.table
+        prepared = choose(job, plan)
+        settings, kinds = prepared.situation.settings, kinds_of(config.semivalue)
+        with settings.engine.threading():
+            run, parties, known = ask(job, prepared, folder, progress, goes_on)
+            answers = run.answer(progress, kinds if along else ())
+            table = run.combine(answers)
+            del run  # and the encoded rows with it
         record = released_record(config, table, plan)
         keep_table(folder, record, table)
-    with _saying(lambda: _valued(folder, at_once and config.private)):
-        if result is None:
+    with _saying(lambda: _valued(folder, along and config.private)):
+        if not along:
             forget_releases(folder)
-            result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
+        result = value_answers(table, answers.estimates, settings, job.utility, kinds, progress)
         retrained = _retrained(job, parties, result, progress)
         done = finish(folder, result, *make_values(record, result, known, progress, config.pay, retrained))
     forget_releases(folder)
     return done
+
+
+def choose(job: FileRun, plan: Plan | None) -> PreparedRun:
+    """Return the run with every setting chosen from public things: by its plan, where there is one."""
+    return job.prepare() if plan is None or plan.prepared is None else plan.prepared
+
+
+def ask(
+    job: FileRun, prepared: PreparedRun, folder: Path, progress: Progress, goes_on: bool
+) -> tuple[Run, Parties, GroundTruth | None]:
+    """Read the private rows and hand them to the party's side of the run, which answers what was chosen to be asked."""
+    parties, known = job.read(progress)
+    if job.config.private and job.config.ledger is None:
+        prepared = prepared.keeping(start_releases(folder, job.config, goes_on))
+    announce(prepared)
+    return prepared.run(parties), parties, known
 
 
 @contextmanager

@@ -26,12 +26,12 @@ from dpvalue.report import report_page
 from dpvalue.report.record import Record
 from dpvalue.runs.config import RunConfig, make_config, parse_options
 from dpvalue.runs.loading import load
-from dpvalue.runs.table import Table
 from dpvalue.storage import LOCK, remains, write_whole
 from dpvalue.stored import parse_json, read_text
-from dpvalue.tasks import ORDERS, Curve, addition_curve, removal_curve
+from dpvalue.values.curves import ORDERS, Curve, addition_curve, removal_curve
 from dpvalue.values.payouts import is_payable
 from dpvalue.values.result import Result
+from dpvalue.values.table import Table
 
 _BEFORE_RECORD = {"releases", "run.toml", "table.safetensors"}  # what a run that died may have written before run.json
 

@@ -19,11 +19,11 @@ from dpvalue.errors import DpvalueError
 from dpvalue.games.estimates import FIELDS, Estimate
 from dpvalue.games.semivalues import Semivalue, semivalue
 from dpvalue.methods.base import Method, method_named
+from dpvalue.methods.table import Origin
 from dpvalue.models import KINDS, ModelFactory
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
 from dpvalue.protocol.archive import Tensors
 from dpvalue.protocol.schedule import Schedule
-from dpvalue.runs.table import METHOD, PLAIN, Origin, Table
 from dpvalue.stored import (
     COUNT,
     FLAG,
@@ -43,6 +43,7 @@ from dpvalue.stored import (
     read,
 )
 from dpvalue.values.result import Result
+from dpvalue.values.table import METHOD, PLAIN, Table
 
 _FLOATS = (torch.float32, torch.float64)
 

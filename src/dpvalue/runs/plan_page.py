@@ -19,8 +19,8 @@ from dpvalue.protocol.projection import Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.costs import Costs
 from dpvalue.runs.run import PreparedRun, release_prepared, value_prepared
-from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
+from dpvalue.values.table import Table
 
 CANNOT_WORK, CAN_WORK = 0.6, 0.7
 

@@ -20,14 +20,15 @@ from dpvalue.data.utility import PublicSet
 from dpvalue.engine.evaluator import Walker
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice
+from dpvalue.methods.table import Origin
 from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 from dpvalue.progress import Progress
 from dpvalue.protocol.archive import Parts, digest
 from dpvalue.protocol.job import Job, JobNotes, PublicModel, RoundPlan, Simulation
 from dpvalue.protocol.messages import AtPoints, OnWalks, Query, Release, Request
-from dpvalue.runs.table import METHOD, Origin, Table
 from dpvalue.streams import Purpose, permutations, replay_seed, replay_seed_of_rows
+from dpvalue.values.table import METHOD, Table
 
 _DENORMAL = 1e-30
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,10 +42,17 @@ from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.protocol.projection import Projection
 from dpvalue.runs.charging import Charging, charging
 from dpvalue.runs.rounds import Rounds, make_job, make_table
-from dpvalue.runs.table import Table
 from dpvalue.values.result import Result
+from dpvalue.values.table import Table
 
 logger = logging.getLogger("dpvalue")
+
+
+class Answers(NamedTuple):
+    """What all parties released, combined per party (n, size); and values that were made while they did, by name."""
+
+    rows: Tensor
+    estimates: dict[str, Estimate]
 
 
 @dataclass(frozen=True)
@@ -69,7 +77,12 @@ class Run:
     witness: Witness = no_witness
 
     def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
-        """Make the releases; value `kinds` along the way, as the paper's schedules and `lagged` do.
+        """Make the releases and their table; value `kinds` along the way, as the paper's schedules and `lagged` do."""
+        answers = self.answer(progress, kinds)
+        return self.combine(answers), answers.estimates
+
+    def answer(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> Answers:
+        """Return what all parties answer to all questions, combined as it comes; and `kinds`, valued along the way.
 
         Formal guarantee: reads the parties' data only through `InterleavedReleases` or `Answering.answer`.
         """
@@ -98,18 +111,16 @@ class Run:
                 ask=self.ask,
             )
             rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
-            return self._table(rows), {name: estimator.estimate for name, estimator in estimators.items()}
+            return Answers(rows, {name: estimator.estimate for name, estimator in estimators.items()})
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
             rows = self.walks().run(progress, self.evaluate, add) if kinds else self.walks().run(progress)
             return rows, {name: estimator.estimate for name, estimator in estimators.items()}
 
         if self.charging is None:
-            rows, estimates = walk()
-        else:
-            weights = {name: estimator.weights for name, estimator in estimators.items()}
-            rows, estimates = self.charging.walks(self.choice.releases, self.public, walk, weights)
-        return self._table(rows), estimates
+            return Answers(*walk())
+        weights = {name: estimator.weights for name, estimator in estimators.items()}
+        return Answers(*self.charging.walks(self.choice.releases, self.public, walk, weights))
 
     @cached_property
     def evaluate(self) -> Evaluator:
@@ -169,11 +180,12 @@ class Run:
         guarantee, day = self.choice.guarantee, min(returned.values(), default="")[:10]
         return replace(guarantee, charged=replace(guarantee.charged, returned=day)) if day else guarantee
 
-    def _table(self, rows: Tensor) -> Table:
+    def combine(self, answers: Answers) -> Table:
+        """Return the table of the combined releases, with all that reading it needs."""
         weights = self.choice.schedule.table_weights(self.settings.permutations)
         noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)
         choice = replace(self.choice, guarantee=self.guarantee)
-        return make_table(self.settings, choice, self.encoding, rows.cpu(), self.names, noise, self.sizes)
+        return make_table(self.settings, choice, self.encoding, answers.rows.cpu(), self.names, noise, self.sizes)
 
 
 @dataclass(frozen=True)
@@ -277,9 +289,21 @@ def value_prepared(prepared: PreparedRun, parties: Parties, kinds: tuple[Semival
 
 def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
     """Make the releases of a run and value them, as its schedule does: along the way, or after."""
-    schedule, permutations, engine = run.choice.schedule, run.settings.permutations, run.settings.engine
+    answers = run.answer(progress, () if run.choice.schedule.kind == "replay" else kinds)
+    return value_answers(run.combine(answers), answers.estimates, run.settings, utility, kinds, progress)
+
+
+def value_answers(
+    table: Table,
+    estimates: dict[str, Estimate],
+    settings: Settings,
+    utility: Utility,
+    kinds: tuple[Semivalue, ...],
+    progress: Progress,
+) -> Result:
+    """Return the values of a run's table: from the table, or those made along the way, as its schedule says."""
+    schedule, permutations, engine = table.schedule, settings.permutations, settings.engine
     if schedule.kind == "replay":
-        table, _ = run.release(progress)
         return table.value(
             utility,
             semivalues=kinds,
@@ -288,7 +312,6 @@ def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress
             engine=engine,
             progress=progress,
         )
-    table, estimates = run.release(progress, kinds)
     warn_if_not_finite(estimates)
     valued = permutations - schedule.first_valued(permutations)
     return Result(table, kinds, estimates, valued, None, utility, engine)

@@ -18,7 +18,7 @@ from dpvalue.values.payouts import Shares, share_out
 from dpvalue.values.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
+    from dpvalue.values.table import Table
 
 
 class NoisyValues(ABC):

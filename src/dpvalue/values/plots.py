@@ -13,7 +13,7 @@ import numpy as np
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_choice, require_count
 from dpvalue.games.solving import estimate_values
-from dpvalue.tasks import ORDERS, addition_curve, removal_curve
+from dpvalue.values.curves import ORDERS, addition_curve, removal_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -30,7 +30,7 @@ from dpvalue.values.plots import ResultPlots
 if TYPE_CHECKING:
     import pandas
 
-    from dpvalue.runs.table import Table
+    from dpvalue.values.table import Table
 
 
 @dataclass(frozen=True, eq=False)

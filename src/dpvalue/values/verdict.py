@@ -21,7 +21,7 @@ from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
-    from dpvalue.runs.table import Table
+    from dpvalue.values.table import Table
 
 _MOST_TOLD = 4
 
