@@ -121,7 +121,7 @@ def test_training_in_stages_and_by_columns_is_training(task: str, monkeypatch: p
         alone = train(model, model.initial(0), own, its, (3, 20), 7)
         for stage, expected in ((0, alone[0]), (1, alone[0]), (2, alone[1])):
             torch.testing.assert_close(stages[stage][place], expected, rtol=1e-9, atol=1e-12)
-    monkeypatch.setattr(Training, "_of_linear", lambda self: self._any_gradients)
+    monkeypatch.setattr(Training, "_linear_gradients", lambda self: self._any_gradients)
     slow = Training(model, model.initial(0), sets, 7).run_until(20)
     for one, other in zip(slow, stages[2], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
