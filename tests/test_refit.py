@@ -160,7 +160,9 @@ def test_a_party_that_is_off_is_read_as_far_off_as_it_is(task: str) -> None:
     assert window.profile[0] == 1
     where = 1 + int(window.defect_squares[1:].argmax())  # a direction in which parties may be off
     assert window.profile[where] < 1
-    away = 3 * float((window.defect_squares + window.spread[:-2] / surrogate.public)[where].sqrt() / window.profile[where])
+    away = 3 * float(
+        (window.defect_squares + window.spread[:-2] / surrogate.public)[where].sqrt() / window.profile[where]
+    )
     weighed = window.centre.clone()
     weighed[where] += away * window.profile[where]
     row = torch.zeros(surrogate.size, dtype=torch.float64)
