@@ -16,7 +16,7 @@ import numpy as np
 from dpvalue.arrays import Bools
 from dpvalue.display import html_lines, some
 from dpvalue.privacy.laws import Law, law_named
-from dpvalue.values.comparison import Name, groups, listed
+from dpvalue.values.comparison import Name, groups, join_names
 from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
@@ -66,11 +66,11 @@ class Verdict:
         return "\n".join(self.sentences)
 
 
-def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
+def judge(table: Table, draws: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
     """Return what the values of one semivalue say; with `pay`, also how that total would be shared."""
-    found, error = renoised.values(level), _error(renoised)
-    order = np.argsort(-found.estimate, kind="stable")
-    helps, harms = found.low > 0, found.high < 0
+    intervals, error = draws.values(level), _error(draws)
+    order = np.argsort(-intervals.estimate, kind="stable")
+    helps, harms = intervals.low > 0, intervals.high < 0
 
     def of(chosen: Bools) -> tuple[Name, ...]:
         return tuple(table.names[party] for party in order if chosen[party])
@@ -79,14 +79,14 @@ def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | 
     alike: tuple[tuple[Name, ...], ...] = ()
     first: tuple[Name, ...] = ()
     if table.n <= MOST_NAMED:
-        found_groups = groups(table.names, renoised, level)
+        found_groups = groups(table.names, draws, level)
         alike = tuple(group for group in found_groups if len(group) > 1)
         said = [*_each(better, worse, unclear, _beyond(error)), _alike(table.n, alike)]
         if pay is not None:
-            said.append(_paid(table.names, renoised, pay, level))
+            said.append(_paid(table.names, draws, pay, level))
     else:
-        known = of(np.isfinite(found.estimate))[::-1]
-        first = known[: 20 if table.n >= 100 else 10]
+        valued = of(np.isfinite(intervals.estimate))[::-1]
+        first = valued[: 20 if table.n >= 100 else 10]
         said = [_counted(table, len(better), len(worse), _beyond(error)), *_first(table, first)]
     said.append(_what_it_is_about(error, level))
     return Verdict(tuple(said), better, worse, unclear, alike, first)
@@ -96,15 +96,15 @@ def _each(better: tuple[Name, ...], worse: tuple[Name, ...], unclear: tuple[Name
     said = []
     if better:
         make, their = ("makes", "its value is") if len(better) == 1 else ("make", "their values are")
-        said.append(f"{listed(better)} {make} the model better: {their} above zero{beyond}.")
+        said.append(f"{join_names(better)} {make} the model better: {their} above zero{beyond}.")
     if worse:
         make, their = ("makes", "its value is") if len(worse) == 1 else ("make", "their values are")
-        said.append(f"{listed(worse)} {make} the model worse: {their} below zero{beyond}.")
+        said.append(f"{join_names(worse)} {make} the model worse: {their} below zero{beyond}.")
     if unclear:
         help_, hold = "help or harm", "their intervals hold"
         if len(unclear) == 1:
             help_, hold = "helps or harms", "its interval holds"
-        said.append(f"Whether {listed(unclear)} {help_} cannot be said: {hold} zero.")
+        said.append(f"Whether {join_names(unclear)} {help_} cannot be said: {hold} zero.")
     return said
 
 
@@ -112,9 +112,9 @@ def _beyond(error: str) -> str:
     return f" by more than the {error}" if error else ""
 
 
-def _error(renoised: NoiseDraws) -> str:
+def _error(draws: NoiseDraws) -> str:
     """What the intervals are about; empty where values are exact."""
-    return "noise" if renoised.noise_std.any() else "sampling error" if renoised.errors.any() else ""
+    return "noise" if draws.noise_std.any() else "sampling error" if draws.errors.any() else ""
 
 
 def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
@@ -122,13 +122,13 @@ def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
         return "Each party can be told apart from the next in the ranking."
     if len(alike[0]) == n:
         return "No two parties can be told apart."
-    return f"Not to be told apart from one another: {'; '.join(listed(group) for group in alike)}."
+    return f"Not to be told apart from one another: {'; '.join(join_names(group) for group in alike)}."
 
 
-def _paid(names: tuple[Name, ...], renoised: NoiseDraws, pay: float, level: float) -> str:
-    if not is_payable(renoised.estimate):
+def _paid(names: tuple[Name, ...], draws: NoiseDraws, pay: float, level: float) -> str:
+    if not is_payable(draws.estimate):
         return f"{amount(pay, pay)} cannot be shared by these values: none is above zero, or some are missing."
-    return sentence_of_shares(share_out(names, renoised, pay, level))
+    return sentence_of_shares(share_out(names, draws, pay, level))
 
 
 def sentence_of_shares(shares: Shares) -> str:
@@ -136,7 +136,7 @@ def sentence_of_shares(shares: Shares) -> str:
     names, pay = shares.names, shares.total
     order = np.argsort(-shares.payouts, kind="stable")
     paid = [int(party) for party in order if shares.payouts[party] > 0]
-    told = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
+    told = [f"{join_names([names[party]])} {shares.words(party)}" for party in paid]
     rest = "" if len(paid) == len(names) else ", and the others nothing"
     if len(paid) <= _MOST_TOLD:
         return f"{amount(pay, pay)}, shared by value, gives {'; '.join(told)}{rest}."
@@ -162,7 +162,9 @@ def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
     """Which to look at first, and how many of them are likely to be wrong."""
     noun, count = _noun(table), len(first)
     numbered = ", counted from 0" if noun == "rows" else ""
-    said = [f"Look first at the {count} {noun} with the lowest values (the lowest first{numbered}): {listed(first)}."]
+    said = [
+        f"Look first at the {count} {noun} with the lowest values (the lowest first{numbered}): {join_names(first)}."
+    ]
     auc = table.expected_auc
     if auc is None:
         return [*said, f"How many of these {count} are wrong was not rehearsed on public rows, and cannot be said."]
@@ -202,21 +204,21 @@ def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> fl
     >>> expected_wrong(100, 20, 0.1, 0.5, law_named("gaussian"))
     2.0
     """
-    one, none = np.ones(()), np.full((), 1e-9)
+    unit_scale, no_scale = np.ones(()), np.full((), 1e-9)
 
     def below(threshold: float) -> float:
         """The share of parties without a shift that lie below."""
-        return float(law.wins(np.array(threshold), one, none))
+        return float(law.wins(np.array(threshold), unit_scale, no_scale))
 
-    apart = _solve(lambda shift: float(law.wins(np.array(shift), one, one)), auc)
-    edge = _solve(lambda at: share * below(at) + (1 - share) * below(at - apart), first / n)
+    apart = _solve(lambda shift: float(law.wins(np.array(shift), unit_scale, unit_scale)), auc)
+    edge = _solve(lambda point: share * below(point) + (1 - share) * below(point - apart), first / n)
     return round(n * share * below(edge), 6)
 
 
-def _solve(rising: Callable[[float], float], wanted: float) -> float:
+def _solve(function: Callable[[float], float], target: float) -> float:
     """Where a rising function has a value."""
     low, high = -100.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+        low, high = (middle, high) if function(middle) < target else (low, middle)
     return (low + high) / 2
