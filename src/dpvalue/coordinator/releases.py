@@ -250,6 +250,7 @@ def _blank(job: Job) -> Table:
         raise DpvalueError("the job must describe a table to combine releases in")
     header, tensors = job.about.table
     own = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
+    own |= {f"{METHOD}{name}": tensor for name, tensor in job.statistic.tensors().items()}
     whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}
     model = None if isinstance(job.model.kind, str) else job.model.kind
     written = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as a file would hold it

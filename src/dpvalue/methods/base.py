@@ -36,6 +36,7 @@ from dpvalue.protocol.statistics import Statistic
 from dpvalue.stored import build
 
 if TYPE_CHECKING:
+    from dpvalue.methods.leaf_coverage import Holding
     from dpvalue.runs.table import Table
 
 
@@ -81,6 +82,11 @@ class Method(ABC):
         """The public directions of the releases; None for all directions, or if the method has none."""
         return None
 
+    @property
+    def released(self) -> str:
+        """What a release is, in a few words, for a plan and a report."""
+        return "all directions" if self.projection is None else str(self.projection)
+
     @abstractmethod
     def expectation(
         self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None
@@ -115,6 +121,10 @@ class Method(ABC):
     @abstractmethod
     def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> ReleaseGame:
         """Return the game of stand-ins with these rows, at most one per party; it is timed for a plan."""
+
+    def coverage(self, table: Table) -> tuple[Holding, ...]:
+        """Return which records parties of a table mostly hold themselves; empty if releases do not tell."""
+        return ()
 
     def complete(self, model: Model, example_row: Tensor) -> Model:
         """Return the full model, given the model that a table names; `example_row` is a row of zeros."""
