@@ -35,9 +35,10 @@ def test_a_few_changes_move_nothing_else(name: str) -> None:
 def test_a_hundred_changes_move_nothing_else(name: str) -> None:
     """More than 2,000 over all scenarios; of the refit game, whose values take longer, 40, and of trees 30."""
     changes = 40 if "described" in name else 30 if "trees" in name else 100
+    spared = 0.4 if "trees" in name else 0.2  # changed, and in the same leaf of every tree
     found = run_changes(BY_NAME[name], changes, seed=0)
     assert found["faults"] == []
-    assert "one number" in name or name == "records of several CSV" or found["without effect"] <= changes / 5
+    assert "one number" in name or name == "records of several CSV" or found["without effect"] <= changes * spared
 
 
 def inferring(monkeypatch: pytest.MonkeyPatch) -> None:
