@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.methods.retraining import _spearman
+from dpvalue.methods.retraining import spearman
 from dpvalue.planning.situation import Agreement, RehearsedMean
 from dpvalue.runs.plan import advice
 from tests.datasets import Arrays, classification
@@ -186,5 +186,5 @@ def test_rank_correlations_share_ranks() -> None:
     generator = np.random.default_rng(0)
     for _ in range(20):
         first, second = generator.integers(4, size=7), generator.normal(size=7)
-        assert _spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
-    assert _spearman(np.ones(5), generator.normal(size=5)) == 0
+        assert spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
+    assert spearman(np.ones(5), generator.normal(size=5)) == 0

@@ -248,6 +248,7 @@ def _empty_table(job: Job) -> Table:
         raise DpvalueError("the job must describe a table to combine releases in")
     header, tensors = job.about.table
     job_tensors = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
+    job_tensors |= {f"{METHOD}{name}": tensor for name, tensor in job.statistic.tensors().items()}
     all_tensors = tensors | {name: tensor for name, tensor in job_tensors.items() if tensor is not None}
     model = None if isinstance(job.model.kind, str) else job.model.kind
     stored_header = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as in a file

@@ -5,10 +5,21 @@ each party's weighted loss, and the gradient of each single record. `Linear` and
 form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the last layer of one, on a public trunk.
 """
 
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory, UnitNumbers, row_losses
+from dpvalue.models.base import (
+    CLASSIFICATION,
+    KINDS,
+    REGRESSION,
+    TASK_OF,
+    TREES,
+    Model,
+    ModelFactory,
+    UnitNumbers,
+    row_losses,
+)
 from dpvalue.models.build import build_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
+from dpvalue.models.forest import Forest, LeafOnes, Unsplit
 from dpvalue.models.headed import Head, HeadOnTrunk, find_head, head_on_trunk
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
@@ -18,9 +29,12 @@ __all__ = [
     "KINDS",
     "REGRESSION",
     "TASK_OF",
+    "TREES",
     "DescriptionModel",
+    "Forest",
     "Head",
     "HeadOnTrunk",
+    "LeafOnes",
     "Linear",
     "Model",
     "ModelFactory",
@@ -29,6 +43,7 @@ __all__ = [
     "Score",
     "SubspaceModel",
     "UnitNumbers",
+    "Unsplit",
     "build_model",
     "find_head",
     "head_on_trunk",

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 ModelFactory = Callable[[], nn.Module]
 CLASSIFICATION, REGRESSION = "classification", "regression"
-TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION}
+TREES = "trees"
+TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION, TREES: CLASSIFICATION}
 """The models that have names, and what each is for."""
 KINDS = tuple(TASK_OF)
 

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dpvalue.arrays import Ints
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, Model, ModelFactory
+from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, TREES, Model, ModelFactory
 from dpvalue.models.cnn import PaperCNN
+from dpvalue.models.forest import Unsplit
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 from dpvalue.streams import Purpose, stream
@@ -38,6 +39,8 @@ def build_model(
     """Return the model for rows like `example` (public) and this many outputs (classes, or 1 for regression)."""
     if model in ("logistic", "linear"):
         return Linear(prod(example.shape), outputs, task, dtype, device)
+    if model == TREES:
+        return Unsplit(prod(example.shape), outputs, task, dtype, device)
     if model == "cnn":
         if example.dim() != 3 or min(example.shape[1:]) < 4:
             shape = tuple(example.shape)

@@ -19,12 +19,15 @@ from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.engines import Engine
 from dpvalue.models import UnitNumbers
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceLinear
+from dpvalue.models.forest import LeafOnes
 from dpvalue.models.headed import HeadOnTrunk
 from dpvalue.models.linear import Linear
 
 
 def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
     """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
+    if isinstance(model, LeafOnes):
+        return model.inputs(x)  # comparisons have no last bits
     if isinstance(model, Score):
         return lone_inputs(model.line, x)
     if isinstance(model, SubspaceLinear):
@@ -37,6 +40,8 @@ def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
 
 def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
+    if isinstance(model, LeafOnes):
+        return model.ones(x, y, theta)
     if isinstance(model, Score) and isinstance(model.line, SubspaceLinear):
         return model.scores(_lone_outputs(theta, x), y)
     if isinstance(model, DescriptionModel):

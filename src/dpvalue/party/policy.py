@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.models import TREES
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
@@ -117,7 +118,7 @@ class AllowedModel:
 UNSIGNED = "unsigned"
 """What a ledger calls an asker whose job nobody has signed."""
 
-_MODELS = (AllowedModel("logistic"), AllowedModel("linear"))
+_MODELS = (AllowedModel("logistic"), AllowedModel("linear"), AllowedModel(TREES))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 from dpvalue.display import changed_fields
 from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import ModelFactory
+from dpvalue.models import TREES, ModelFactory
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.privacy.clipping import RULES
@@ -60,7 +60,8 @@ class Settings:
     """How a run is made.
 
     Attributes:
-        model: "logistic", "linear", "cnn", or a callable that returns an `nn.Module`.
+        model: "logistic", "linear", "cnn", a callable that returns an `nn.Module`; or "trees": data sets are valued by
+            how many of their records fall into the leaves of public trees, by class (`docs/games.md`).
         privacy: the budget; None for no differential privacy.
         game: what is valued: "refit", what retraining on a coalition's data would give, from one release a party;
             "steps", the paper's, in which each party adds a step to a model; or "auto": "refit" for data sets as
@@ -120,6 +121,12 @@ class Settings:
                 "checkpoint must not be given without privacy or with a ledger: a ledger stores all releases itself"
             )
         require_choice("game", self.game, GAMES)
+        if self.model == TREES and self.game != "auto":
+            raise DpvalueError(
+                f"game must be left open for model={TREES!r}, got {self.game!r}: trees have one of their own"
+            )
+        if self.model == TREES and self._not_open:
+            raise DpvalueError(f"model={TREES!r} makes one release its own way: leave {self._not_open} open")
         if self.game not in ("auto", "steps") and self._not_open:
             raise DpvalueError(f"game={self.game!r} makes one release of its own: leave {self._not_open} unset")
         require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
@@ -159,7 +166,7 @@ class Settings:
     @property
     def may_refit(self) -> bool:
         """Whether the refit game is not ruled out by these settings."""
-        return self.game != "steps" and not self._not_open
+        return self.game != "steps" and self.model != TREES and not self._not_open
 
     @property
     def resolved_schedule(self) -> Schedule:

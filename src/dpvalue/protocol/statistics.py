@@ -14,10 +14,22 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import DescriptionModel, Linear, Model, Score, SubspaceModel, UnitNumbers, project_model
+from dpvalue.models import (
+    DescriptionModel,
+    Forest,
+    LeafOnes,
+    Linear,
+    Model,
+    Score,
+    SubspaceModel,
+    UnitNumbers,
+    Unsplit,
+    project_model,
+)
 from dpvalue.models.derived import EXTRA_NUMBERS
+from dpvalue.models.forest import MOST_CLASSES
 from dpvalue.protocol.archive import Tensors
-from dpvalue.stored import POSITIVE, build, fields
+from dpvalue.stored import COUNT, POSITIVE, build, fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +82,7 @@ class Statistic(ABC):
         return {name: part for name, part in vars(self).items() if not isinstance(part, Tensor)}
 
     def tensors(self) -> Tensors:
-        """Return its tensors for a file."""
+        """Return its tensors for a file; a job leaves tensors of the same names out of its method."""
         return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
     @classmethod
@@ -158,13 +170,66 @@ class Description(Statistic):
         return super().of_parts(header, tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class LeafCounts(Statistic):
+    """A one at the unit's leaf and class in each tree of a public forest: B ones, of length sqrt(B).
+
+    Args:
+        forest: the trees.
+        classes: the number of classes.
+    """
+
+    name: ClassVar[str] = "leaf-counts"
+    words: ClassVar[str] = "which leaf of each public tree each record falls into, with its label"
+
+    forest: Forest
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise DpvalueError(f"statistic.classes must be 2 to {MOST_CLASSES}, got {self.classes}")
+
+    def width(self, directions: int) -> int:
+        """Return the number of cells: trees x leaves x classes."""
+        return self.forest.trees * self.forest.leaves * self.classes
+
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
+        """Return the forest, ready to be asked for ones; raises unless it is for such rows and classes."""
+        model = context.model()
+        if not isinstance(model, Unsplit):
+            raise DpvalueError("leaf-counts are for the model 'trees'")
+        if self.classes != context.outputs:
+            raise DpvalueError(f"statistic.classes must be the {context.outputs} of the encoding, got {self.classes}")
+        self.forest.require_features(model.columns)
+        return LeafOnes(self.forest, self.classes)
+
+    def require_basis(self, basis: Tensor | None) -> None:
+        """Raise unless there are no directions."""
+        if basis is not None:
+            raise DpvalueError("leaf-counts have no basis")
+
+    def header(self) -> dict[str, Any]:
+        """Return the number of classes."""
+        return {"classes": self.classes}
+
+    def tensors(self) -> Tensors:
+        """Return the arrays of the trees."""
+        return self.forest.tensors()
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a file describes; raises unless its trees are whole."""
+        fields(classes=COUNT)("statistic", header)
+        return build(cls, "the statistic leaf-counts", {"forest": Forest.of_tensors(tensors), **header})
+
+
 def model_along(context: StatisticContext) -> Model:
     """Return the model, moved along the directions if there are some."""
     model = context.whole_model()
     return model if context.basis is None else project_model(model, context.origin, context.basis)
 
 
-STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description)}
+STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description, LeafCounts)}
 
 
 def register_statistic(kind: type[Statistic]) -> None:

@@ -14,7 +14,7 @@ from dpvalue.data.schema import PREPROCESSORS
 from dpvalue.data.utility import METRICS
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.games.semivalues import semivalues
-from dpvalue.models import TASK_OF
+from dpvalue.models import TASK_OF, TREES
 from dpvalue.planning.settings import GAMES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
@@ -22,7 +22,7 @@ from dpvalue.stored import is_whole, parse
 
 TASKS = ("auto", "classification", "regression")
 
-MODELS = ("auto", "logistic", "linear")
+MODELS = ("auto", "logistic", "linear", TREES)
 """The models of files, whose rows are no images."""
 
 _LISTS = ("train", "drop", "semivalue", "classes", "sizes")
@@ -79,6 +79,8 @@ class RunConfig:
         require_choice("preprocess", self.preprocess, PREPROCESSORS)
         self.fixed_task  # noqa: B018  (raises where options are of two tasks)
         require_choice("game", self.game, GAMES)
+        if self.model == TREES and (self.game != "auto" or self.schedule is not None):
+            raise DpvalueError(f"model {TREES} makes one release its own way: leave game and schedule out")
         if self.game == "refit" and self.schedule is not None:
             raise DpvalueError(
                 f"schedule {self.schedule} is for game steps: game refit makes one release of its own; give only "

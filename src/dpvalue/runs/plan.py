@@ -17,9 +17,7 @@ from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, lap
 from dpvalue.display import counted
 from dpvalue.engine.engines import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.methods.base import method_named
-from dpvalue.methods.choosing import choose, method_of
-from dpvalue.methods.steps import Steps
+from dpvalue.methods.choosing import choose, method_of, method_of_settings
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
 from dpvalue.planning.situation import CAN_WORK as CAN_AGREE
@@ -117,7 +115,7 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
-    method = Steps if settings.game == "auto" else method_named(settings.game)
+    method = method_of_settings(settings)
     method.require_budget(privacy, auc)
     if method.one_release:
         schedule = Schedule("replay", rounds=1, probes=1)
@@ -247,7 +245,7 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
         count = 1 if find_law(law).scalar else releases
-        if not find_law(law).scalar or (one_release and not many and settings.game != "refit"):
+        if not find_law(law).scalar or (one_release and not many and not method_of_settings(settings).one_release):
             possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return possible
 

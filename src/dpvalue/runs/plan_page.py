@@ -305,7 +305,7 @@ class Plan:
         text = (
             f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g} "
             f"(standard error), {expected.sizes:.2f} for sizes alone; from a rehearsal{self._judged} on public rows; "
-            f"released: {self.projection}"
+            f"released: {self._made_by('released', str(self.projection))}"
         )
         if expected.scaled < 0.95:
             text += (
@@ -324,8 +324,11 @@ class Plan:
         if self.spent is None:
             return f"{self.schedule.kind}; choosing a mechanism and directions needs a utility"
         if isinstance(self.expected, Agreement):
-            return "1 per party (refit game)"
+            return f"1 per party ({self._made_by('game_name', 'refit game')})"
         return f"{self.spent.releases} per party ({self.schedule})"
+
+    def _made_by(self, words: str, otherwise: str) -> str:
+        return otherwise if self.prepared is None else str(getattr(self.prepared.choice.method, words))
 
     def _needed(self, wanted: TargetAUC) -> str:
         auc = f"AUC {wanted.auc:g}"

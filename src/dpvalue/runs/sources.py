@@ -126,7 +126,9 @@ class PublicSide:
 
     @property
     def model(self) -> str:
-        """The model of the task."""
+        """The model that was named, or that of the task."""
+        if self.config.model != "auto":
+            return self.config.model
         return next(name for name in MODELS if TASK_OF.get(name) == self.task)
 
     @cached_property

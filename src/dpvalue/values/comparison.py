@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from statistics import NormalDist
@@ -129,13 +128,3 @@ def _differs(draws: NoiseDraws, party: int, others: Ints, level: float) -> Bools
     """Which of `others` differ from a party at the level; NaN differs from every value."""
     gap = draws.interval(lambda values: values[..., [party]] - values[..., others], level)
     return ~((gap.low <= 0) & (gap.high >= 0))
-
-
-def join_names(names: Iterable[Name]) -> str:
-    """Return names joined for a sentence.
-
-    >>> join_names(["A", "B", "C"])
-    'A, B and C'
-    """
-    texts = [one_line(str(name)) for name in names]
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

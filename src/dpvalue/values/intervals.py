@@ -47,8 +47,6 @@ WIDTH = 2.2
 
 _MOST_NOISE = 2.0  # largest ratio of the sd of fresh noise to the posterior sd
 
-MOST_NAMED = 30
-"""The largest number of parties that a verdict describes one by one."""
 
 Statistic = Callable[[Floats], Floats]
 """A function from values (..., n) to numbers (..., m)."""

@@ -30,6 +30,7 @@ from dpvalue.values.plots import ResultPlots
 if TYPE_CHECKING:
     import pandas
 
+    from dpvalue.methods.leaf_coverage import Holding
     from dpvalue.values.table import Table
 
 
@@ -217,6 +218,21 @@ class Result(NoisyValues):
         require_count("k", k)
         name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
+
+    def coverage(self) -> tuple[Holding, ...]:
+        """Return which records parties mostly hold themselves, where releases tell: those of `model="trees"`.
+
+        A statement holds for all parties and cells together at 95%, against the noise. Of more than 30 parties there is
+        none.
+
+        Returns:
+            the statements, by party; str() of each is a sentence.
+
+        Example:
+            >>> result.coverage()  # `result` as in the example of `dpvalue.Result`, whose releases are no counts
+            ()
+        """
+        return self.table.method.coverage(self.table)
 
     def revalue(self, utility: Any, **settings: Any) -> Result:
         """Return other values of the same table; it spends nothing, as no private data is read.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Bools
-from dpvalue.display import html_lines, some
+from dpvalue.display import MOST_NAMED, html_lines, join_names, some
 from dpvalue.privacy.laws import Law, find_law
-from dpvalue.values.comparison import Name, groups, join_names
-from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
+from dpvalue.values.comparison import Name, groups
+from dpvalue.values.intervals import NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
