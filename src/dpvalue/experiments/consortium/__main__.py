@@ -21,6 +21,7 @@ from dpvalue.experiments.consortium.cells import CELLS, chosen_cells
 from dpvalue.experiments.consortium.check import compare
 from dpvalue.experiments.consortium.coverage import coverage, draw
 from dpvalue.experiments.consortium.methods import AVERAGING
+from dpvalue.experiments.consortium.natural.command import add_natural, run_natural
 from dpvalue.experiments.consortium.page import write_page
 from dpvalue.experiments.consortium.problems import make_problem
 from dpvalue.experiments.consortium.stored import (
@@ -74,8 +75,10 @@ def main() -> None:
         command.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     for command in (data, truth, check, run, covered):
         command.add_argument("--data-dir", help="where covtype.npz, winequality-red.csv and heart-disease/ are")
+    add_natural(commands)
     given = parser.parse_args()
     does = {"data": _data, "truth": _truth, "check": _check, "run": _run, "coverage": _coverage, "page": _page}
+    does["natural"] = run_natural
     does[given.command](given)
 
 

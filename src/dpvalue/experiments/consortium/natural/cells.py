@@ -63,7 +63,7 @@ age, mass, alcohol, radius  each party has one range of a feature (mass is the b
 disjoint      each class is in one party
 dirichlet     shares of classes by Dirichlet(0.3)
 label-share   random samples; one party has the shares of the two most frequent classes exchanged, and exaggerated
-only-region   random samples of all but one region, which one party has, and nothing else
+only-region   random samples of all but one region (of an eighth of all rows or more), which one party has alone
 only-class    random samples of all but one class, which one party has: half of its records
 identical     regions, but two parties have the same records
 lacks-region  regions; no public row is from one of them

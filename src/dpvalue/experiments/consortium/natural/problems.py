@@ -21,6 +21,7 @@ from dpvalue.experiments.consortium.problems import LEAST_RECORDS, Problem
 
 CONCENTRATION = 0.3
 WRONG_SITES = 3
+LEAST_OWNED = 1 / 8
 OWNER, TWIN, OTHER_SHARE, WRONG, HIDDEN = "only-owner", "twin", "other-share", "wrong-labels", "not-public"
 
 
@@ -87,7 +88,7 @@ def _planned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> P
         public = ~hidden
         marks = [HIDDEN if share[hidden].sum() >= 0.5 * share.sum() else "" for share in shares]
     elif cell.kind in ("only-region", "only-class"):
-        region = np.isin(np.arange(count), _owned(cell, rows, rng))
+        region = np.isin(np.arange(count), _owned(cell, rows, natural, rng))
         shares[:, region] = 0
         own = np.where(region, natural, 0)
         half = 1.0 if cell.kind == "only-region" else 0.5
@@ -105,11 +106,12 @@ def _planned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> P
     return Plan(shares / shares.sum(1, keepdims=True), public, tuple(marks))
 
 
-def _owned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> tuple[int, ...]:
-    """The region or class that has an only owner; of two classes it is the second."""
-    if cell.kind == "only-class" and cell.two_class:
-        return (1,)
-    return rows.regions[rng.integers(len(rows.regions))]
+def _owned(cell: NaturalCell, rows: Population, natural: Floats, rng: np.random.Generator) -> tuple[int, ...]:
+    """The region or class that has an only owner: of two classes the second; no region that hardly any row is from."""
+    if cell.kind == "only-class":
+        return (1,) if cell.two_class else rows.regions[rng.integers(len(rows.regions))]
+    known = [region for region in rows.regions if natural[list(region)].sum() >= LEAST_OWNED]
+    return known[rng.integers(len(known))]
 
 
 def _pairs(rows: Population, n: int, rng: np.random.Generator) -> Floats:
