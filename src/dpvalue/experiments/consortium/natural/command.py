@@ -11,7 +11,7 @@ import argparse
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -125,7 +125,7 @@ def _tables(given: argparse.Namespace) -> None:
 
 
 def truth_tasks(given: argparse.Namespace) -> list[TruthTask]:
-    """Return what is to be retrained: development before judging, and first the seeds that both kinds of model have."""
+    """Return what is to be retrained, development before judging."""
     tasks = [
         TruthTask(cell, seed, model, given.data_dir)
         for cell in chosen_natural(given.cells, given.half)
@@ -133,11 +133,11 @@ def truth_tasks(given: argparse.Namespace) -> list[TruthTask]:
         if model == LINEAR or cell.boosted
         for seed in (range(SEEDS[model]) if given.seeds is None else given.seeds)
     ]
-    return sorted(tasks, key=lambda task: (task.cell.half != DEVELOPMENT, task.seed >= SEEDS[BOOSTED]))
+    return sorted(tasks, key=_turn)
 
 
 def run_tasks(given: argparse.Namespace) -> list[RunTask]:
-    """Return what is to be valued: development before judging, and first the seeds that all budgets have."""
+    """Return what is to be valued, development before judging."""
     tasks = [
         RunTask(cell, seed, name, budget, given.data_dir)
         for cell in chosen_natural(given.cells, given.half)
@@ -146,7 +146,12 @@ def run_tasks(given: argparse.Namespace) -> list[RunTask]:
         for budget in METHODS[name].budgets
         for seed in (range(budget.seeds) if given.seeds is None else given.seeds)
     ]
-    return sorted(tasks, key=lambda task: (task.cell.half != DEVELOPMENT, task.seed >= SEEDS[BOOSTED]))
+    return sorted(tasks, key=_turn)
+
+
+def _turn(task: TruthTask | RunTask) -> tuple[bool, bool, bool, int]:
+    """Development before judging, first the seeds that all have, twelve parties last, seed after seed."""
+    return task.cell.half != DEVELOPMENT, task.seed >= SEEDS[BOOSTED], task.cell.n > 10, task.seed
 
 
 def retrain_task(task: TruthTask) -> NaturalTruth:
@@ -165,8 +170,10 @@ def value_task(task: RunTask) -> Said:
     return Said(*task.key, problem.fingerprint(), values.shapley.tolist(), values.loo.tolist(), seconds)
 
 
-def _worked(work: Callable[[_Task], _Made], tasks: Iterable[_Task], workers: int) -> Iterator[_Made]:
+def _worked(work: Callable[[_Task], _Made], tasks: Sequence[_Task], workers: int) -> Iterator[_Made]:
     """What work makes of each task, in order, from processes of one thread each."""
+    if not tasks:
+        return
     os.environ["OMP_NUM_THREADS"] = "1"  # for the trees, which have threads of their own
     with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=100) as pool:
         yield from pool.imap(work, tasks)
