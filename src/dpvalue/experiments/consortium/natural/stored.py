@@ -49,7 +49,7 @@ class Said:
 
 
 def write_natural_truths(truths: NaturalTruths, path: Path) -> None:
-    """Write true values, one problem and model a line, and the seconds of a processor that all took; whole or not at all."""
+    """Write true values, one problem and model a line, and the seconds of a processor that all took, whole or not."""
     order = sorted(truths, key=lambda key: (_place(key[0]), key))
     seconds = round(sum(one.seconds for one in truths.values()))
     _write(path, f'"seconds": {seconds},\n"truths"', [json.dumps(truths[key].as_json()) for key in order])
