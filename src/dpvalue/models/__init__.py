@@ -1,8 +1,8 @@
 """Models as functions of one flat parameter vector, for many vectors at once.
 
-All kinds answer the same questions (`Model`): the initial parameters, the outputs on a set of rows, the gradient of
-each party's weighted loss, and the gradient of each single record. `Linear` and `PaperCNN` have gradients in closed
-form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the last layer of one, on a public trunk.
+Every `Model` provides the initial parameters, the outputs on a set of rows, the gradient of each party's weighted loss,
+and the gradient of each record. `Linear` and `PaperCNN` have gradients in closed form; `Network` is any `nn.Module`,
+through `torch.func`; `HeadOnTrunk` is the last layer of a network on a public trunk.
 """
 
 from dpvalue.models.base import (

@@ -1,7 +1,6 @@
-"""What a unit contributes, before it is clipped: the party's side of a method of valuing.
+"""Statistics: what a unit contributes before clipping. They are the party's side of a method of valuing.
 
-A job names a statistic and holds its public numbers; the code of it is installed at the party. A party builds from it
-what its rows are asked through, and nothing that came in the job is run.
+A job names a statistic and holds its public numbers; its code is installed at the party. No code of a job is run.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ class StatisticContext:
     """The public things that a statistic is a function of, besides the unit itself.
 
     Attributes:
-        model: builds the model that was named; raises where it is not installed, or is another.
-        outputs: how many outputs a model has: the number of classes, or 1.
-        origin: the model that directions start from (d,).
-        basis: the public directions (m, d); None for all.
+        model: builds the model of the job; raises if it is not installed or differs.
+        outputs: the number of outputs of a model: classes, or 1.
+        origin: the parameters that directions start from (d,).
+        basis: the public directions (m, d); None: all directions.
     """
 
     model: Callable[[], Model]
@@ -59,26 +58,26 @@ class StatisticContext:
 class Statistic(ABC):
     """What a unit contributes, as a frozen dataclass of public numbers.
 
-    A subclass that parties can be asked for by a job is registered (`register_statistic`) under its name.
+    A subclass for use in jobs is registered under its name (`register_statistic`).
     """
 
     name: ClassVar[str]
     words: ClassVar[str]
-    """What it says of a record, to complete "asks for"."""
+    """What it says of a record; completes "asks for"."""
 
     @abstractmethod
     def width(self, directions: int) -> int:
-        """Return how many numbers a unit contributes, where a model has so many directions (or parameters)."""
+        """Return how many numbers a unit contributes, for a model with this number of directions (or parameters)."""
 
     @abstractmethod
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return what rows are asked through."""
+        """Return the function from rows to the numbers that units contribute."""
 
     def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
-        """Raise unless these directions are those of such a statistic."""
+        """Raise unless the statistic can use this basis."""
 
     def header(self) -> dict[str, Any]:
-        """Return its numbers and texts for a file; fields that are tensors are for `tensors`."""
+        """Return the fields for a file that are not tensors."""
         return {name: part for name, part in vars(self).items() if not isinstance(part, Tensor)}
 
     def tensors(self) -> Tensors:
@@ -87,13 +86,13 @@ class Statistic(ABC):
 
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
-        """Return what a file describes; raises unless it is what `header` and `tensors` return."""
+        """Return the statistic of a file's header and tensors; raise unless they fit."""
         return build(cls, f"the statistic {cls.name}", {**header, **tensors})
 
 
 @dataclass(frozen=True)
 class Gradient(Statistic):
-    """The gradient of the unit's loss at the models that are asked about, along the directions if there are some."""
+    """The gradient of the unit's loss at the models of the query, along the directions if there is a basis."""
 
     name: ClassVar[str] = "gradient"
     words: ClassVar[str] = "gradient of each record in public directions"
@@ -103,13 +102,13 @@ class Gradient(Statistic):
         return directions
 
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return the model, along the directions."""
+        """Return the model, moved along the directions."""
         return model_along(context)
 
 
 @dataclass(frozen=True)
 class Loss(Statistic):
-    """The negated loss under a public model, one number on a line: a score."""
+    """The score: the negated loss under a public model, one number."""
 
     name: ClassVar[str] = "score"
     words: ClassVar[str] = "negated loss of each record under a public model"
@@ -119,7 +118,7 @@ class Loss(Statistic):
         return directions
 
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return the line, asked for losses."""
+        """Return the losses of models on the line."""
         line = model_along(context)
         assert isinstance(line, SubspaceModel)
         return Score(line)
@@ -224,7 +223,7 @@ class LeafCounts(Statistic):
 
 
 def model_along(context: StatisticContext) -> Model:
-    """Return the model, moved along the directions if there are some."""
+    """Return the model, moved along the directions if there is a basis."""
     model = context.whole_model()
     return model if context.basis is None else project_model(model, context.origin, context.basis)
 
@@ -233,13 +232,13 @@ STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient,
 
 
 def register_statistic(kind: type[Statistic]) -> None:
-    """Let jobs ask for a statistic by its name; it must be registered where parties answer, too."""
+    """Register a statistic under its name, for jobs; parties that answer must register it too."""
     if STATISTICS.setdefault(kind.name, kind) is not kind:
         raise DpvalueError(f"a statistic {kind.name!r} is registered already")
 
 
 def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
-    """Return the statistic that a file describes."""
+    """Return the statistic of a file's header and tensors."""
     if not isinstance(header, dict) or not isinstance(header.get("name"), str):
         raise DpvalueError(f"statistic must be an object with a name, got {header!r}")
     require_choice("statistic.name", header["name"], STATISTICS)
@@ -248,5 +247,5 @@ def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
 
 
 def statistic_parts(statistic: Statistic) -> tuple[dict[str, Any], Tensors]:
-    """Return the header and the tensors by which a file describes a statistic."""
+    """Return the header and the tensors of a statistic for a file."""
     return {"name": statistic.name, **statistic.header()}, statistic.tensors()
