@@ -33,7 +33,7 @@ from dpvalue.auditing.findings import Audit, epsilon_bound, mu_bound
 from dpvalue.data.parties import counts_of
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.laws import law_named
 from dpvalue.privacy.ledger import Ledger
@@ -85,7 +85,7 @@ def audit(
         >>> found.bound <= found.claim
         True
     """
-    asked, labels = read_given(settings, given, learning_rate=STILL)
+    asked, labels = read_keywords(settings, given, learning_rate=STILL)
     privacy = asked.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: without one there is no claim to audit")
