@@ -394,8 +394,8 @@ def test_a_plan_says_what_to_expect() -> None:
     assert weak.expected.too_small == (10,) * 6  # type: ignore[union-attr]
     assert plan.expected.too_small == ()
     blind = dpv.plan(6, records=200, privacy=privacy_for(), model="trees")
-    assert blind.spent is not None
-    assert blind.spent.mechanism == "Gaussian"
+    assert blind.guarantee is not None
+    assert blind.guarantee.mechanism == "Gaussian"
 
 
 @pytest.mark.parametrize("unit", UNITS)

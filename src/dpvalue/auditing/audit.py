@@ -34,7 +34,7 @@ from dpvalue.data.parties import public_counts
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
 from dpvalue.methods.choosing import method_of_settings
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.ledger import Ledger
@@ -86,10 +86,10 @@ def audit(
         >>> found.bound <= found.claim
         True
     """
-    chosen, labels = read_given(settings, fields)
+    chosen, labels = read_keywords(settings, fields)
     moves = not method_of_settings(chosen).one_release
     if moves:
-        chosen, labels = read_given(settings, fields, learning_rate=STILL)
+        chosen, labels = read_keywords(settings, fields, learning_rate=STILL)
     privacy = chosen.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: an audit needs a claim")

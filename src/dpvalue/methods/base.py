@@ -26,7 +26,7 @@ from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Model, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
-from dpvalue.planning.situation import Agreement, Expectation, Situation, expected_at
+from dpvalue.planning.situation import Agreement, Expectation, Situation, expectation_at
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.mechanism import Mechanism
@@ -244,7 +244,7 @@ def rehearsed_auc(situation: Situation, choice: Choice, rehearsal: Rehearsal | N
     """Return the expected AUC of detecting corrupted parties, by the choice or, without one, by all directions."""
     if choice.expectation is not None or rehearsal is None or situation.settings.privacy is None:
         return choice.expectation
-    return expected_at(
+    return expectation_at(
         situation, situation.settings.privacy, rehearsal
     )  # with a fixed norm there was no choice to rehearse
 

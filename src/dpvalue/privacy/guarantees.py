@@ -89,7 +89,7 @@ class Guarantee:
     privacy, numbers are None.
 
     Example:
-        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
         >>> spent.mechanism, spent.epsilon, round(spent.advantage, 2)
         ('Laplace', 1.0, 0.39)
     """
@@ -143,7 +143,7 @@ class Guarantee:
             DpvalueError: an unknown relation, or a run without differential privacy.
 
         Example:
-            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.under("replace")
+            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.under("replace")
             2.0
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
@@ -166,7 +166,7 @@ class Guarantee:
             DpvalueError: an unknown relation.
 
         Example:
-            >>> round(dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.advantage_under("replace"), 2)
+            >>> round(dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.advantage_under("replace"), 2)
             0.63
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
@@ -281,7 +281,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         DpvalueError: guarantees without privacy, of simulations, or for different units, relations or parties.
 
     Example:
-        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
         >>> round(total_epsilon([spent, spent], delta=0.0), 6)
         2.0
     """
