@@ -51,7 +51,7 @@ from dpvalue.data.cells import LONGEST_CELL, MOST_MARKS, identity
 from dpvalue.methods import refit as refit_module
 from dpvalue.methods.choosing import choose
 from dpvalue.methods.refitting import Refitting
-from dpvalue.models import DescriptionModel
+from dpvalue.models import DescriptionModel, LeafOnes
 from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
@@ -93,6 +93,7 @@ class Scenario:
 LAPLACE = ("--mechanism", "laplace", "--epsilon", "2")
 # In all directions: one number of a unit, clipped, is often the same after a change, and would hide it.
 ALL = ("--schedule", "independent", "--permutations", "2")
+TREES = ("--model", "trees")
 WHOLE: dict[str, Any] = {"projection": None, "clip": 1.0}
 
 
@@ -158,6 +159,12 @@ SCENARIOS = (
              settings={"game": "refit"}),
     Scenario("persons of a pandas frame, described, by a network's head", "pandas", "person", BY_PERSON,
              settings={"preprocess": "columns", "persons": "who", "game": "refit", "model": network}),
+    Scenario("records of a CSV, counted in trees", "csv", options=TREES),
+    Scenario("persons of several CSV, counted in trees", "csv", "person", BY_FILE, files=3, spread=2,
+             options=("--person", "who", "--neighbours", "replace", *TREES)),
+    Scenario("parties of a Parquet, counted in trees", "parquet", "party", options=TREES),
+    Scenario("persons of a pandas frame, counted in trees", "pandas", "person", BY_PERSON,
+             settings={"preprocess": "columns", "persons": "who", "model": "trees"}),
 )  # fmt: skip
 
 
@@ -471,7 +478,9 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         clipped = clip(self, gradients, who, grid)
         if grid is not None:
             noted.append((who, clipped))
-            memo["described"] = isinstance(self._model, DescriptionModel)
+            memo["described"], memo["counted"] = (
+                isinstance(self._model, kind) for kind in (DescriptionModel, LeafOnes)
+            )
         return clipped
 
     def in_order(self: dpv.Local, work: Callable[[Any], Any], items: Iterable[Any], share: bool = True) -> list[Any]:
@@ -646,6 +655,7 @@ def run_changes(scenario: Scenario, changes: int, seed: int) -> dict[str, Any]:
         assert before.outside.get("exit code", 0) == 0, before.outside
         assert before.outside.get("exception", "None") == "None", before.outside
         assert memo["described"] or "described" not in scenario.name, "the refit game was not played"
+        assert memo["counted"] == ("trees" in scenario.name), "trees were to be counted in"
         assert sum(int(one.any(-1).sum()) for _, one in before.contributions) > 2, "nothing was contributed"
         assert observe(world, scenario, folder, memo).outside == before.outside, (
             "the same world, and not the same bytes"

@@ -48,6 +48,7 @@ class Case:
 
     format: str
     unit: str
+    model: str = "auto"
 
     @property
     def protects(self) -> list[str]:
@@ -75,7 +76,21 @@ def write_public(folder: Path, case: Case) -> None:
     sizes = ",".join(str(size // 2 if case.unit == "person" else size) for size in SITES.values())
     with chdir(folder):
         made = CliRunner().invoke(
-            COMMAND, ["job", *STUDY, "--epsilon", "2", "--sizes", sizes, "--unit", case.unit, "--key", "office.key"]
+            COMMAND,
+            [
+                "job",
+                *STUDY,
+                "--epsilon",
+                "2",
+                "--sizes",
+                sizes,
+                "--unit",
+                case.unit,
+                "--key",
+                "office.key",
+                "--model",
+                case.model,
+            ],
         )
     assert made.exit_code == 0, made.output
 
@@ -126,14 +141,15 @@ def _random_columns(path: Path, case: Case, rows: int, generator: np.random.Gene
 
 def steps(case: Case) -> dict[str, list[str]]:
     """The commands that read private files, and those that make something of what these released."""
-    run = ["run", *case.files, *STUDY, *case.protects, "--epsilon", "2", "--force", "--pay", "100"]
+    by_steps = ["run", *case.files, *STUDY, *case.protects, "--epsilon", "2", "--force", "--pay", "100"]
+    run = [*by_steps, "--model", case.model]
     steps = ["--schedule", "independent", "--permutations", "2"]
     found = {
         "plan": ["plan", "--json"],
         "run": [*run, "--out", "results"],
         "ledger new": [*_new_ledger("run", case), "--head", "run.head"],
-        "run by steps": [*run, *steps, "--ledger", "run.ledger", "--head", "run.head", "--out", "steps"],
-        "run again": [*run, *steps, "--ledger", "run.ledger", "--head", "run.head", "--out", "again"],
+        "run by steps": [*by_steps, *steps, "--ledger", "run.ledger", "--head", "run.head", "--out", "steps"],
+        "run again": [*by_steps, *steps, "--ledger", "run.ledger", "--head", "run.head", "--out", "again"],
         "ledger show": ["ledger", "show", "run.ledger"],
         "revalue": ["revalue", "results", "--semivalue", "banzhaf"],
         "report": ["report", "results"],

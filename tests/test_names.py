@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import dpvalue as dpv
 from dpvalue.cli import app
-from dpvalue.coordinator.releases import in_order
+from dpvalue.coordinator.releases import sorted_names
 from dpvalue.coordinator.roster import Member, Roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.data.parties import number_groups
@@ -84,7 +84,7 @@ def test_a_whole_number_is_one_only_if_it_is_written_so() -> None:
     assert [name for name in names if isinstance(name, int)] == [7, -7, 0, int("1" * 15)]
     labels = np.array(["b", "10", "9", "-1", "007", "a"], dtype=object)
     assert number_groups(labels)[0] == (-1, 9, 10, "007", "a", "b")
-    assert in_order(["007", "b", "-0", "5"]) == ["5", "-0", "007", "b"]
+    assert sorted_names(["007", "b", "-0", "5"]) == ["5", "-0", "007", "b"]
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_coordinator_takes_no_name_that_agrees_or_mixes(files: Files, tmp_path
         ("s\u043euth", "mix scripts"),
     ):
         assert why in coordinator.receive(replace(releases[1], party=one).to_bytes()).why
-    assert coordinator.taking_part == ["North"]
+    assert coordinator.participants == ["North"]
     with pytest.raises(dpv.DpvalueError, match="must be clearly different"):
         dpv.combine(job, [replace(releases[0], party="7"), replace(releases[1], party="007")])
 

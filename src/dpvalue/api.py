@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from dpvalue.data.parties import read_data
 from dpvalue.games.semivalues import Semivalue, semivalues
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.progress import Progress, reporting
 from dpvalue.runs.run import prepare, release_prepared, value_prepared
 from dpvalue.values.result import Result
@@ -55,7 +55,7 @@ def value(
         (20, True)
     """
     kinds = _semivalues(semivalues)
-    chosen, labels = read_given(settings, fields)
+    chosen, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
     with chosen.engine.threading(), reporting(progress) as tell:
         return value_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, kinds, tell)
@@ -94,7 +94,7 @@ def release(
         >>> table.value(test, progress=False).guarantee == table.guarantee
         True
     """
-    chosen, labels = read_given(settings, fields)
+    chosen, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
     with chosen.engine.threading(), reporting(progress) as tell:
         return release_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, tell)

@@ -11,7 +11,7 @@ from dpvalue.arrays import Floats
 from dpvalue.data.parties import read_data
 from dpvalue.display import extremes
 from dpvalue.methods.choosing import choose
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.privacy.guarantees import Guarantee, warn_of_large_delta
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import reporting
@@ -83,7 +83,7 @@ def public_loss(
         >>> screening.guarantee.releases, len(screening.scores)
         (1, 4)
     """
-    chosen, labels = read_given(settings, fields)
+    chosen, labels = read_keywords(settings, fields)
     chosen = replace(
         chosen,
         schedule=Schedule("replay", rounds=1),

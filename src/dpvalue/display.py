@@ -23,6 +23,10 @@ _STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 _BREAKS = re.compile("[\t\n]")
 
 
+MOST_NAMED = 30
+"""The largest number of parties that texts name one by one."""
+
+
 def visible(text: str) -> str:
     r"""Return a text with nothing in it that steers; tabs and line breaks stay.
 
@@ -127,3 +131,13 @@ def html_lines(title: str, text: str) -> str:
 
 def _cell(content: object) -> str:
     return safe(f"{content:.3g}" if isinstance(content, float) else content)
+
+
+def join_names(names: Iterable[object]) -> str:
+    """Return names joined for a sentence.
+
+    >>> join_names(["A", "B", "C"])
+    'A, B and C'
+    """
+    texts = [one_line(str(name)) for name in names]
+    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

@@ -35,6 +35,8 @@ class Purpose(IntEnum):
     LEARNING_CURVES = 14
     REHEARSAL = 15
     POSSIBLE_VALUES = 16
+    FOREST = 17
+    LEAF_BANDS = 18
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

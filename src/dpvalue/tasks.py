@@ -23,7 +23,7 @@ from dpvalue.data.utility import as_utility
 from dpvalue.engine.evaluator import Evaluator
 from dpvalue.errors import DpvalueError, require_choice, require_number
 from dpvalue.games.solving import FunctionGame
-from dpvalue.models import build_model
+from dpvalue.models import TREES, build_model
 from dpvalue.models.build import train
 from dpvalue.values.curves import Curve, Drawing, addition_curve, curve_of, orders_of, removal_curve
 from dpvalue.values.result import Result
@@ -87,6 +87,8 @@ def retraining_curve(
         raise DpvalueError("the result was made with a custom model: pass it again with load(path, model=...)")
     device, dtype = engine.torch_device, engine.torch_dtype
     with engine.threading():
+        if table.model == TREES:  # filled with raw rows, which is what the table of such a result holds
+            return replace(curve_of(table.game(public, engine), kind, order, orders, counts), retrained=True)
         encoded = public.encode(table.encoding, dtype, device)
         model = build_model(table.model, table.encoding.task, encoded.x[0], table.encoding.outputs, dtype, device)
         evaluate = Evaluator(encoded, model, engine)

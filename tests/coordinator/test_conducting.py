@@ -79,7 +79,7 @@ def test_who_is_absent_refuses_or_fails_is_listed_and_the_others_go_on(files: Fi
     lost |= {2: gone_later, 4: refusing, 5: failing, 6: garbage}
     coordinator = Coordinator(tmp_path / "study", job.to_bytes())
     conduct(coordinator, LocalNodes(lost), SOON)
-    assert coordinator.taking_part == ["east", "north", "south", "west"]
+    assert coordinator.participants == ["east", "north", "south", "west"]
     counts = {name: len(answers.releases) for name, answers in coordinator.answers().items()}
     assert counts == {"east": 2, "north": 2, "south": 1, "west": 2}
     said = {(receipt.party, receipt.round): receipt.why for receipt in coordinator.rejections.all()}

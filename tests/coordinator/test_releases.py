@@ -142,7 +142,7 @@ def test_a_coordinator_refuses_every_hostile_release_and_goes_on(
         assert coordinator.receive(sent).why, sent[:200]
         count += 1
     assert count > 450
-    assert coordinator.taking_part == []
+    assert coordinator.participants == []
     assert not coordinator.receive(good["east"]).why
     again = Coordinator(tmp_path, job.to_bytes())
     assert not again.receive(good["west"]).why
@@ -156,7 +156,7 @@ def test_a_release_is_not_read_where_it_is_longer_than_any(job: Job, good: dict[
     coordinator = Coordinator(tmp_path, job.to_bytes())
     size = int.from_bytes(good["east"][:8], "little")
     text, data = good["east"][8 : 8 + size], good["east"][8 + size :]
-    long = packed(text + b" " * 8 * (coordinator.longest // 8), data)
+    long = packed(text + b" " * 8 * (coordinator.most_bytes // 8), data)
     assert Release.from_bytes(long).party == "east"
     assert "bytes" in coordinator.receive(long).why
     assert not coordinator.receive(packed(text + b" " * 800, data)).why
@@ -194,7 +194,7 @@ def test_a_hostile_node_is_listed_and_the_others_are_valued(job: Job, good: dict
     coordinator = Coordinator(tmp_path, job.to_bytes())
     for _ in range(2):  # and at the next start
         conduct(Coordinator(tmp_path, job.to_bytes()), LocalNodes(nodes), Waits(len(nodes), 0.0, 60.0))
-    assert coordinator.taking_part == ["east", "west"]
+    assert coordinator.participants == ["east", "west"]
     assert len(coordinator.rejections.all()) > 20
 
 

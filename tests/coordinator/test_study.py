@@ -16,7 +16,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.coordinator import state as module
-from dpvalue.coordinator.releases import longest
+from dpvalue.coordinator.releases import longest_release
 from dpvalue.coordinator.roster import Member, Roster, read_roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, options_of, read_utility, value_study, verify_job
@@ -61,7 +61,7 @@ def answered(files: Files, job: Job, folder: Path, **given: Any) -> Coordinator:
     content = job.to_bytes(given.get("key"))
     coordinator = Coordinator(folder, content, **given)
     while True:
-        asked = coordinator.asked() or dict.fromkeys(files.sizes, b"")
+        asked = coordinator.pending_requests() or dict.fromkeys(files.sizes, b"")
         for name, request in asked.items():
             assert not coordinator.receive(files.agent(name).answer(content, request)).why
         if not coordinator.close():
@@ -82,7 +82,7 @@ def test_separate_processes_give_the_values_of_the_local_run(files: Files, tmp_p
         job.save(homes[name] / "study.job")
     coordinator = Coordinator(tmp_path / "state", job.to_bytes())
     for number in range(job.rounds):
-        asked, running = coordinator.asked(), []
+        asked, running = coordinator.pending_requests(), []
         for name, home in homes.items():
             request = "" if number == 0 else "my.request"
             if request:
@@ -186,7 +186,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
     coordinator = Coordinator(tmp_path / "study", content)
     good = Release.from_bytes(files.agent("east").answer(content))
     foreign = Release.from_bytes(files.agent("north").answer(other.to_bytes()))
-    far = longest(job, good.units) * 1.01
+    far = longest_release(job, good.units) * 1.01
     size = job.size
     bad = {
         "not a dpvalue file": b"garbage",
@@ -206,7 +206,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
     for why, sent in bad.items():
         receipt = coordinator.receive(sent)
         assert receipt.why.find(why.replace("29", str(size))) >= 0, (why, receipt)
-    assert coordinator.taking_part == []
+    assert coordinator.participants == []
     assert not coordinator.receive(good.to_bytes()).why
     assert not coordinator.receive(good.to_bytes()).why  # the same again
     moved = replace(good, numbers=good.numbers * 0.9)
@@ -216,7 +216,7 @@ def test_only_answers_count(files: Files, tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "study").rglob("*.release")) == [
         "%2E%2E%2F%2E%2E%2Fevil%2Erelease.release", "east.release",
     ]  # fmt: skip
-    assert coordinator.taking_part == ["../../evil.release", "east"]
+    assert coordinator.participants == ["../../evil.release", "east"]
     assert len(coordinator.rejections.all()) == len(bad) + 1  # each once: two of them for the same reason
 
 
@@ -227,8 +227,8 @@ def test_honest_releases_are_not_taken_for_garbage(files: Files) -> None:
     for units in (1, 40, 5000):
         scale = float(job.mechanism.noise_scale(torch.tensor([units]))[0])
         noise = scale * torch.randn(1000, job.size, generator=generator, dtype=torch.float64)
-        assert float(noise.norm(dim=1).max()) + 1.0 < longest(job, units)
-        assert longest(job, units) < 1.01 * (1 + scale * (job.size**0.5 + 5.5))
+        assert float(noise.norm(dim=1).max()) + 1.0 < longest_release(job, units)
+        assert longest_release(job, units) < 1.01 * (1 + scale * (job.size**0.5 + 5.5))
 
 
 def test_with_a_roster_only_its_keys_count(files: Files, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_later_rounds_ask_those_of_the_first_and_count_absences(files: Files, tm
     for name in ("east", "north", "south"):
         coordinator.receive(simulating(files, name).answer(content))
     assert coordinator.close()
-    asked = coordinator.asked()
+    asked = coordinator.pending_requests()
     assert sorted(asked) == ["east", "north", "south"]
     assert "first round is closed" in coordinator.receive(simulating(files, "west").answer(content)).why
     request = Request.from_bytes(asked["east"])
@@ -288,7 +288,7 @@ def test_later_rounds_ask_those_of_the_first_and_count_absences(files: Files, tm
     assert "differs from its first release" in coordinator.receive(lying.to_bytes()).why
     for name in ("east", "north"):
         assert not coordinator.receive(simulating(files, name).answer(content, asked[name])).why
-    assert sorted(coordinator.asked()) == ["south"]
+    assert sorted(coordinator.pending_requests()) == ["south"]
     assert not coordinator.close()
     table = coordinator.table()
     assert [len(answers.releases) for answers in coordinator.answers().values()] == [2, 2, 1]
@@ -313,7 +313,7 @@ def test_killed_at_any_write_a_coordinator_goes_on(files: Files, tmp_path: Path,
         while True:
             coordinator = Coordinator(folder, content)
             number = coordinator.round
-            asked = coordinator.asked() if number else dict.fromkeys(files.sizes, b"")
+            asked = coordinator.pending_requests() if number else dict.fromkeys(files.sizes, b"")
             for name, request in asked.items():
                 assert sent.setdefault((number, name), request) == request
                 assert not coordinator.receive(answers[number, name]).why
@@ -323,7 +323,7 @@ def test_killed_at_any_write_a_coordinator_goes_on(files: Files, tmp_path: Path,
     answers: dict[tuple[int, str], bytes] = {}
     coordinator = Coordinator(tmp_path / "first", content)
     for number in range(2):
-        for name, request in (coordinator.asked() or dict.fromkeys(files.sizes, b"")).items():
+        for name, request in (coordinator.pending_requests() or dict.fromkeys(files.sizes, b"")).items():
             answers[number, name] = simulating(files, name).answer(content, request)
             assert not coordinator.receive(answers[number, name]).why
         coordinator.close()
@@ -364,7 +364,7 @@ def test_a_folder_that_others_wrote_is_checked(files: Files, tmp_path: Path) -> 
     path.write_bytes((tmp_path / "study" / "round-0" / "west.release").read_bytes())
     with pytest.raises(dpv.DpvalueError, match="does not hold the release that its name says"):
         coordinator.table()
-    far = torch.full((job.size,), longest(job, 40))
+    far = torch.full((job.size,), longest_release(job, 40))
     path.write_bytes(replace(Release.from_bytes(good), numbers=far).to_bytes())
     with pytest.raises(dpv.DpvalueError, match="norm of the release"):
         coordinator.table()

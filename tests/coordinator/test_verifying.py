@@ -24,7 +24,7 @@ import dpvalue as dpv
 from dpvalue.cli import app
 from dpvalue.coordinator import comparing, verifying
 from dpvalue.coordinator.comparing import CLOSE, compare_values
-from dpvalue.coordinator.roster import Member, Roster, remember
+from dpvalue.coordinator.roster import Member, Roster, store_roster
 from dpvalue.coordinator.state import Coordinator
 from dpvalue.coordinator.study import options_for, read_utility, value_study
 from dpvalue.coordinator.verifying import Verification, verify_results
@@ -77,15 +77,15 @@ def folder(study: tuple[Files, dict[str, Key]], tmp_path: Path) -> Path:
 def once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same options are valued once, and what is not edited is read once; all outputs are compared as ever."""
     made: dict[Any, Any] = {}
-    real = comparing.remake
+    real = comparing.rebuild_outputs
 
-    def remake(coordinator: Coordinator, utility: Any, options: Any, progress: Any) -> Any:
+    def rebuild_outputs(coordinator: Coordinator, utility: Any, options: Any, progress: Any) -> Any:
         if options not in made:
             made[options] = real(coordinator, utility, options, progress)
         return made[options]
 
-    monkeypatch.setattr(verifying, "remake", remake)
-    for name in ("read_utility", "_evidence"):
+    monkeypatch.setattr(verifying, "rebuild_outputs", rebuild_outputs)
+    for name in ("read_utility", "_read_releases"):
         monkeypatch.setattr(verifying, name, cache(getattr(verifying, name)))
 
 
@@ -105,8 +105,8 @@ def test_what_nobody_edited_passes(folder: Path, study: tuple[Files, dict[str, K
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     found = verified(folder, roster=roster)
     assert found.differences == ()
-    assert (found.parties, found.releases, found.signed) == (tuple(sorted(files.sizes)), 4, 4)
-    assert "100,000" in found.recorded[-1]
+    assert (found.parties, found.releases, found.signatures) == (tuple(sorted(files.sizes)), 4, 4)
+    assert "100,000" in found.unverified_choices[-1]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before  # nothing is written
 
 
@@ -155,7 +155,7 @@ def test_each_field_of_the_record_is_compared(folder: Path, once: None) -> None:
         elif place in ("versions.python", "versions.torch"):  # nothing is made of them
             found = verified(folder)
             assert not found.differences
-            assert other(record["versions"][at[1]]) in found.recorded[0]
+            assert other(record["versions"][at[1]]) in found.unverified_choices[0]
         else:
             named(folder, f"run.json, {place}:")
     write(edited(record, ("made",), lambda day: "2020-01-01"))
@@ -303,7 +303,7 @@ def test_files_that_are_missing_or_too_many_are_named(folder: Path, once: None) 
         (folder / name).write_text("")
     found = verified(folder)
     assert not found.differences
-    assert sorted(found.unchecked) == [".values.csv.1.part", "revalue-banzhaf-public", "study/nodes.json"]
+    assert sorted(found.unchecked_files) == [".values.csv.1.part", "revalue-banzhaf-public", "study/nodes.json"]
     (folder / "run.json").unlink()
     named(folder, "run.json", "nothing was recomputed")
     (folder / "run.json").write_text("{")
@@ -348,10 +348,10 @@ def test_the_releases_are_what_counts(folder: Path, study: tuple[Files, dict[str
     swapped = Roster((Member("east", keys["west"].public), Member("west", keys["east"].public)))
     named(folder, "it is not signed by the party's key", roster=swapped)
     kept = folder / "study" / "roster.json"
-    remember(kept.parent, strangers)
+    store_roster(kept.parent, strangers)
     named(folder, "it is not signed by the party's key; nothing was recomputed")
     kept.unlink()
-    remember(kept.parent, Roster((*roster.party, Member("zeta", Key.new().public))))
+    store_roster(kept.parent, Roster((*roster.party, Member("zeta", Key.new().public))))
     assert verified(folder).differences == ()  # it is what the coordinator may have had
     named(folder, "roster.json is not the roster that was given", roster=roster)
     kept.unlink()
@@ -410,7 +410,7 @@ def test_requests_of_later_rounds_are_compared(tmp_path: Path) -> None:
         for name in files.sizes:
             assert not coordinator.receive(files.agent(name).answer(content)).why
         coordinator.close()
-        for name, request in coordinator.asked().items():
+        for name, request in coordinator.pending_requests().items():
             asked = Request.from_bytes(request)
             if moved:
                 asked = replace(asked, points=asked.points + 0.01)
@@ -420,7 +420,7 @@ def test_requests_of_later_rounds_are_compared(tmp_path: Path) -> None:
         value_study(coordinator, public, options, out, silent)
         shutil.copy(files.public, tmp_path / "public.csv")
         found = verified(out)
-        assert found.compared[-1] == "the requests of later rounds"
+        assert found.compared_outputs[-1] == "the requests of later rounds"
         assert [line.split(":")[0].rstrip("0123456789[], ") for line in found.differences] == (
             [f"study/round-1/{name}.request, points" for name in files.sizes] if moved else []
         )
@@ -476,9 +476,9 @@ def test_parties_as_good_as_equal_may_change_places() -> None:
 @pytest.mark.parametrize("given", [{"unit": "person", "parties_per_person": 2}, {"neighbours": "replace"}])
 def test_the_guarantee_of_each_kind_of_job_is_that_of_its_noise(tmp_path: Path, given: dict[str, Any]) -> None:
     job = write_files(tmp_path).job(**given)
-    assert verifying._unlike_noise(job) == []
+    assert verifying._compare_guarantee(job) == []
     weaker = replace(job.mechanism, noise_multiplier=job.mechanism.noise_multiplier * 0.99)
-    assert verifying._unlike_noise(replace(job, mechanism=weaker))
+    assert verifying._compare_guarantee(replace(job, mechanism=weaker))
 
 
 @pytest.mark.slow

@@ -187,7 +187,7 @@ def test_a_method_from_outside_values_as_its_game_says() -> None:
 
 def test_it_is_planned_saved_loaded_and_valued_again(tmp_path: Path) -> None:
     plan = dpv.plan(TRAIN, TEST, groups=SITES, **settings())
-    assert plan.spent is not None
+    assert plan.guarantee is not None
     assert "parties: 4" in str(plan)
     table = plan.release(TRAIN, groups=SITES, progress=False)
     table.save(tmp_path / "table")

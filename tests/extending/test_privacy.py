@@ -73,9 +73,14 @@ def added() -> Iterator[None]:
 def test_a_law_from_outside_is_planned_run_saved_and_charged(noise: str, tmp_path: Path) -> None:
     privacy = dpv.Privacy(2.0, mechanism="double")
     plan = dpv.plan(len(TRAIN[1]), TEST, privacy=privacy)
-    assert plan.spent is not None
-    assert (plan.spent.mechanism, plan.spent.law, plan.spent.mu, plan.spent.delta) == ("Double", "double", None, 0.0)
-    assert plan.spent.noise_multiplier == pytest.approx(0.25)
+    assert plan.guarantee is not None
+    assert (plan.guarantee.mechanism, plan.guarantee.law, plan.guarantee.mu, plan.guarantee.delta) == (
+        "Double",
+        "double",
+        None,
+        0.0,
+    )
+    assert plan.guarantee.noise_multiplier == pytest.approx(0.25)
     assert "Double (chosen): delta = 0, pure, noise multiplier 0.25, attacker's advantage 0.63" in str(plan)
     assert plan.expected_auc is not None
 

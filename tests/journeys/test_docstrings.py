@@ -49,7 +49,7 @@ INTERNAL = {
     "Shares": {"words"},
     "Table": {"game", "parts", "walker"},
     "Utility": {"encode", "encoding"},
-    "Game": {"known"},
+    "Game": {"direct_estimate"},
 }
 
 

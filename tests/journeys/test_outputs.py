@@ -44,7 +44,13 @@ from tests.federation import LocalNodes, simulated, write_files
 from tests.held import held_fixed
 from tests.outputs import COMMAND, Case, Seen, observed, write_public
 
-CASES = [Case("csv", "record"), Case("parquet", "person"), Case("parquet", "record"), Case("csv", "person")]
+CASES = [
+    Case("csv", "record"),
+    Case("parquet", "person"),
+    Case("csv", "record", "trees"),
+    Case("parquet", "record"),
+    Case("csv", "person"),
+]
 
 
 @dataclass(frozen=True)
@@ -72,7 +78,7 @@ def world(public: Path, folder: Path, case: Case, seed: int | None) -> tuple[See
 @pytest.fixture(
     scope="module",
     params=[pytest.param(case, marks=pytest.mark.slow if number > 1 else ()) for number, case in enumerate(CASES)],
-    ids=lambda case: f"{case.unit} {case.format}",
+    ids=lambda case: f"{case.unit} {case.format} {case.model}",
 )
 def known(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Known:
     case, folder = request.param, tmp_path_factory.mktemp("outputs")

@@ -255,7 +255,7 @@ def test_two_coordinators_of_one_study_end_a_round_once_and_ask_the_same(files: 
 
     def end(_: int) -> list[object]:
         coordinator = Coordinator(state, job.to_bytes())
-        return [coordinator.close(0), coordinator.round, sorted(coordinator.asked())]
+        return [coordinator.close(0), coordinator.round, sorted(coordinator.pending_requests())]
 
     assert at_once(4, end) == [[True, 1, sorted(files.sizes)]] * 4  # nobody ended round 1, which nobody has answered
 

@@ -10,7 +10,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.games.semivalues import semivalue, semivalues
-from dpvalue.games.solving import _walked, estimate_values
+from dpvalue.games.solving import _walk, estimate_values
 from dpvalue.methods import few as few_module
 from dpvalue.methods.few import MANY, FewGame, LineGame
 from dpvalue.methods.scores import AdditiveGame
@@ -60,7 +60,7 @@ def test_expectations_are_what_walks_estimate(name: str) -> None:
     kind = semivalue(name)
     known = line.direct_estimate(kind)
     assert known is not None
-    walked = _walked(line, (kind,), 3000, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
+    walked = _walk(line, (kind,), 3000, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
     off = (known.values - walked.values) / walked.std_errors
     assert 0.85 < float(np.sqrt(np.mean(off**2))) < 1.15
     assert abs(float(off.mean())) < 0.2
@@ -126,7 +126,7 @@ def test_expectations_in_few_dimensions_are_what_walks_estimate(
     monkeypatch.setitem(few_module.MANY_ROWS, m, 1000)
     known = game.direct_estimate(kind)
     assert known is not None
-    walked = _walked(game, (kind,), 300, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
+    walked = _walk(game, (kind,), 300, None, 1, Purpose.REPLAY, lambda *progress: None).estimates[name]
     off = (known.values - walked.values) / walked.std_errors
     assert 0.85 < float(np.sqrt(np.mean(off**2))) < 1.25
     assert abs(float(off.mean())) < 0.2

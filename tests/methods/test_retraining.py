@@ -14,7 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.preprocessing import StandardScaler
 
 import dpvalue as dpv
-from dpvalue.methods.retraining import _spearman
+from dpvalue.methods.retraining import spearman
 from dpvalue.planning.situation import Agreement, RehearsedMean
 from dpvalue.runs.plan import advice
 from tests.datasets import Arrays, classification
@@ -103,8 +103,8 @@ def test_few_public_rows_are_said_to_be_few() -> None:
     assert "too few" not in str(many)
     assert isinstance(few.expected, Agreement)
     assert isinstance(many.expected, Agreement)
-    assert few.expected.scaled < 0.2
-    assert many.expected.scaled == 1
+    assert few.expected.size_ratio < 0.2
+    assert many.expected.size_ratio == 1
 
 
 def test_persons_are_counted_where_they_are_protected() -> None:
@@ -165,12 +165,12 @@ def test_sizes_alone_are_compared_on_the_same_rehearsals() -> None:
     equal = planned((40, 40, 40, 40), dpv.Privacy(20.0, 1e-5, unit="record")).expected
     assert isinstance(equal, Agreement)
     assert equal.sizes == 0
-    assert equal.beyond == RehearsedMean(equal.spearman, equal.error)
+    assert equal.gain_over_sizes == RehearsedMean(equal.spearman, equal.error)
     hopeless = planned((120, 60, 30, 15, 60, 30), dpv.Privacy(0.01, 1e-5, unit="record"), public=200)
     assert isinstance(hopeless.expected, Agreement)
     assert not hopeless.expected.can_work
     assert not hopeless.expected.is_more_than_sizes
-    assert hopeless.expected.beyond.mean < 0.1
+    assert hopeless.expected.gain_over_sizes.mean < 0.1
     assert "sizes" in hopeless.advice
 
 
@@ -186,5 +186,5 @@ def test_rank_correlations_share_ranks() -> None:
     generator = np.random.default_rng(0)
     for _ in range(20):
         first, second = generator.integers(4, size=7), generator.normal(size=7)
-        assert _spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
-    assert _spearman(np.ones(5), generator.normal(size=5)) == 0
+        assert spearman(first, second) == pytest.approx(float(spearmanr(first, second).statistic))
+    assert spearman(np.ones(5), generator.normal(size=5)) == 0

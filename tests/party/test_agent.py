@@ -205,7 +205,7 @@ def test_requests_are_those_of_the_job(files: Files, tmp_path: Path) -> None:
     for agent in agents.values():
         coordinator.receive(agent.answer(content))
     coordinator.close()
-    asked = coordinator.asked()["east"]
+    asked = coordinator.pending_requests()["east"]
     agent, good = agents["east"], Request.from_bytes(asked)
     assert good.head == files.ledger("east").entries()[-1].digest
     for bad in (
@@ -238,7 +238,7 @@ def test_an_old_copy_of_the_ledger_is_noticed_by_what_a_coordinator_echoes(files
     for name in files.sizes:
         coordinator.receive(files.agent(name, policy, key=Key.new()).answer(content))
     coordinator.close()
-    asked = coordinator.asked()["east"]
+    asked = coordinator.pending_requests()["east"]
     now = tmp_path / "now"
     shutil.copy(tmp_path / "east.ledger", now)
     shutil.copy(tmp_path / "old", tmp_path / "east.ledger")

@@ -20,7 +20,7 @@ from dpvalue.models import Linear, Model
 from dpvalue.models.build import train, train_together
 from dpvalue.planning.crowd import make_crowd
 from dpvalue.planning.folds import Fold, GradientSketch, make_folds, same_features
-from dpvalue.planning.situation import Agreement, Expectation, combined, over_pairs
+from dpvalue.planning.situation import Agreement, Expectation, combine_folds, mean_over_pairs
 from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.runs.costs import walks_needed
 from tests.datasets import classification, flipped_breast_cancer
@@ -73,10 +73,10 @@ def test_copies_of_a_row_stay_in_one_fold() -> None:
     assert labels.max() == 89
     np.testing.assert_array_equal(labels, np.repeat(np.arange(90), 4))
     for fold in folds_of(x, np.tile([0, 1], 180)):
-        trained, held = labels[fold.rest.numpy()], labels[fold.drawn.numpy()]
+        trained, held = labels[fold.training_rows.numpy()], labels[fold.unit_rows.numpy()]
         assert not set(trained) & set(held)
         assert set(trained) | set(held) == set(range(90))
-        assert fold.distinct == len(set(held))
+        assert fold.distinct_rows == len(set(held))
 
 
 def test_repeated_public_rows_promise_no_more_than_is_found() -> None:
@@ -109,21 +109,21 @@ def test_a_row_is_not_paired_with_itself() -> None:
     chances = np.full((4, 4), 0.6)
     np.fill_diagonal(chances, 1.0)
     chances[0, 1] = chances[1, 0] = 1.0
-    fold = replace(folds_of(np.eye(4), [0, 1, 0, 1])[0], alike=np.array([0, 0, 1, 2]))
-    assert over_pairs(chances, fold) == pytest.approx((0.6, 0.0))
-    alone = replace(fold, alike=np.zeros(4, dtype=np.int64))
-    assert over_pairs(chances, alone)[1] == 0.25
+    fold = replace(folds_of(np.eye(4), [0, 1, 0, 1])[0], row_labels=np.array([0, 0, 1, 2]))
+    assert mean_over_pairs(chances, fold) == pytest.approx((0.6, 0.0))
+    alone = replace(fold, row_labels=np.zeros(4, dtype=np.int64))
+    assert mean_over_pairs(chances, alone)[1] == 0.25
 
 
 def test_the_variance_over_pairs_is_that_of_the_mean_over_rows() -> None:
     """Compared with the spread of the same statistic over many sets of rows."""
     generator = np.random.default_rng(4)
-    fold = replace(folds_of(np.eye(4), [0, 1, 0, 1])[0], alike=np.arange(40))
+    fold = replace(folds_of(np.eye(4), [0, 1, 0, 1])[0], row_labels=np.arange(40))
     means, variances = [], []
     for _ in range(400):
         clean = generator.normal(size=40)
         bad = clean - 1 + generator.normal(size=40)
-        mean, variance = over_pairs((clean[:, None] > bad[None, :]).astype(float), fold)
+        mean, variance = mean_over_pairs((clean[:, None] > bad[None, :]).astype(float), fold)
         means.append(mean)
         variances.append(variance)
     assert np.mean(variances) == pytest.approx(np.var(means), rel=0.2)
@@ -191,7 +191,7 @@ def test_rows_of_a_class_that_the_rest_does_not_show_are_not_scored() -> None:
     (X, y), _ = classification(40, classes=3)
     y = np.where(np.arange(40) == 7, 3, y)  # one row of its class
     for fold in folds_of(X, y, classes=4):
-        shown = set(fold.public.y[fold.rest].tolist())
+        shown = set(fold.public.y[fold.training_rows].tolist())
         for labels in fold.labels:
             assert set(labels.tolist()) <= shown
 
@@ -219,10 +219,10 @@ def test_an_error_is_stated_and_shrinks_with_the_public_rows() -> None:
 
 
 def test_rows_that_agree_still_leave_an_error() -> None:
-    assert combined([0.9] * 4, [0.0] * 4, 12).error == pytest.approx(0.4 / 12)
-    assert combined([0.9] * 4, [0.0] * 4, 1000).error < 0.001
-    assert combined([0.7, 0.9], [0.0, 0.0], 1000).error == pytest.approx(0.1, abs=1e-4)
-    assert combined([0.8, 0.8], [0.02, 0.02], 1000).error == pytest.approx(0.1, abs=1e-4)
+    assert combine_folds([0.9] * 4, [0.0] * 4, 12).error == pytest.approx(0.4 / 12)
+    assert combine_folds([0.9] * 4, [0.0] * 4, 1000).error < 0.001
+    assert combine_folds([0.7, 0.9], [0.0, 0.0], 1000).error == pytest.approx(0.1, abs=1e-4)
+    assert combine_folds([0.8, 0.8], [0.02, 0.02], 1000).error == pytest.approx(0.1, abs=1e-4)
 
 
 def test_too_few_public_rows_are_told_and_rule_nothing_out() -> None:

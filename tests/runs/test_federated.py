@@ -171,9 +171,9 @@ def test_the_plan_states_the_honest_epsilon_of_all_rounds() -> None:
         given: dict[str, Any] = {"privacy": privacy, "schedule": dpv.Schedule("decaying")}
         planned = dpv.plan(len(SIZES), permutations=ROUNDS, **given)
         found = federated(**given)
-        assert planned.spent is not None
-        assert planned.spent.noise_multiplier == found.guarantee.noise_multiplier
-        assert planned.spent.epsilon == found.guarantee.epsilon
+        assert planned.guarantee is not None
+        assert planned.guarantee.noise_multiplier == found.guarantee.noise_multiplier
+        assert planned.guarantee.epsilon == found.guarantee.epsilon
         assert found.guarantee.noise_multiplier is not None
         honest = accounting.epsilon(found.guarantee.noise_multiplier, 5e-5, ROUNDS)
         assert found.guarantee.epsilon == pytest.approx(honest)

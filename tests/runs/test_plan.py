@@ -38,12 +38,12 @@ def test_the_plan_is_what_a_run_spends(schedule: str) -> None:
         train, test, privacy=privacy, schedule=schedule, permutations=12, clip=0.5, learning_rate=0.1, progress=False,
         projection=None,
     )  # fmt: skip
-    assert planned.spent is not None
-    assert run.guarantee.releases == planned.spent.releases
-    assert run.guarantee.noise_multiplier == pytest.approx(planned.spent.noise_multiplier)
+    assert planned.guarantee is not None
+    assert run.guarantee.releases == planned.guarantee.releases
+    assert run.guarantee.noise_multiplier == pytest.approx(planned.guarantee.noise_multiplier)
     np.testing.assert_allclose(run.noise_std, 0.5 * (planned.table_noise or 0.0))
     assert planned.costs.table_bytes == run.rows.numel() * 4
-    assert f"releases: {planned.spent.releases} per party" in str(planned)
+    assert f"releases: {planned.guarantee.releases} per party" in str(planned)
 
 
 def test_bad_input() -> None:
@@ -83,8 +83,8 @@ def test_both_mechanisms_are_stated_so_that_they_can_be_compared() -> None:
     assert several.limits.laplace_ceiling is None
     pure = dpv.plan(800, privacy=dpv.Privacy(delta=0))
     assert pure.limits.gaussian is None
-    assert pure.spent is not None
-    assert pure.spent.releases == 1
+    assert pure.guarantee is not None
+    assert pure.guarantee.releases == 1
     assert dpv.plan(np.int64(800)).sizes.parties == 800
     with pytest.raises(dpv.DpvalueError, match="delta = 0 needs one release of one number"):
         dpv.plan(800, privacy=dpv.Privacy(delta=0), schedule="running-mean")
@@ -98,7 +98,7 @@ def test_without_data_a_wanted_auc_has_a_lower_bound() -> None:
     assert "unit='record'" in found.advice
     assert found.expected_auc is None
     assert found.efficiency is None
-    assert found.spent is None  # one number or all directions: open without a utility
+    assert found.guarantee is None  # one number or all directions: open without a utility
     assert "needs a utility" in str(found)
 
 
@@ -148,8 +148,8 @@ def test_with_a_utility_the_plan_is_the_choice_of_the_run(public: Any) -> None:
     table = dpv.release(train, test, preprocess=StandardScaler(), seed=4, noise="fast", progress=False)
     assert planned.projection == table.projection
     assert planned.expected_auc == table.expected_auc
-    assert planned.spent is not None
-    assert planned.spent.noise_multiplier == table.guarantee.noise_multiplier
+    assert planned.guarantee is not None
+    assert planned.guarantee.noise_multiplier == table.guarantee.noise_multiplier
     assert planned.costs.table_bytes == table.rows.numel() * 4
     assert (planned.costs.memory_bytes or 0) > 5 * table.rows.numel() * 4
     assert planned.efficiency == pytest.approx((planned.expected_auc or 0) / 0.3808 - 0.5 / 0.3808, abs=1e-3)

@@ -69,7 +69,7 @@ def test_monte_carlo_errors_are_part_of_all_intervals(data: tuple[Arrays, Arrays
     assert (errors > 0).all()
     np.testing.assert_allclose(found.high - found.estimate, 2.2 * errors)
     assert (result.noise_std()["shapley"] == 0).all()
-    ranked = result.renoised()["shapley"].ranks()
+    ranked = result.noise_draws()["shapley"].ranks()
     assert (ranked.low < ranked.high).any()
     pay = result.shares(100.0)
     in_doubt = pay.low < pay.high
@@ -119,7 +119,7 @@ def test_intervals_cover_what_there_would_be_without_noise(
         noisy = replace(table, rows=rows + torch.from_numpy(table.noise_std[:, None] * drawn).to(rows), seed=seed)
         valued = noisy.value(data[1], semivalues=semivalues, progress=False)
         for name, true in truth.items():
-            found = valued.renoised(draws=30)[name]
+            found = valued.noise_draws(draws=30)[name]
             shares = share_out(table.names, found, 1.0)
             for kind, interval, at in (
                 ("value", found.values(), true), ("difference", found.interval(gaps), gaps(true)),
@@ -138,16 +138,16 @@ def test_intervals_cover_what_there_would_be_without_noise(
 def test_draws_are_made_once(result: dpv.Result, monkeypatch: pytest.MonkeyPatch) -> None:
     again = replace(result)
     spread = again.noise_std()
-    assert again.renoised()["shapley"].draws.shape == (30, 6)
+    assert again.noise_draws()["shapley"].draws.shape == (30, 6)
     from dpvalue.values import noisy as module
 
-    monkeypatch.setattr(module, "renoise", None)  # nobody may ask for it again
-    np.testing.assert_array_equal(spread["loo"], again.renoised(30)["loo"].noise_std)
+    monkeypatch.setattr(module, "draw_noise", None)  # nobody may ask for it again
+    np.testing.assert_array_equal(spread["loo"], again.noise_draws(30)["loo"].noise_std)
     again.verdict()
     with pytest.raises(TypeError):
-        again.renoised(29)
+        again.noise_draws(29)
     with pytest.raises(dpv.DpvalueError, match="draws must be a whole number of at least 2"):
-        again.renoised(1)
+        again.noise_draws(1)
 
 
 @pytest.mark.parametrize(
@@ -179,11 +179,11 @@ def test_a_comparison_says_what_its_interval_does() -> None:
     middle = np.array([1.0, 0.5, 0.45])
     found = renoised(middle + generator.normal(0, 0.05, (400, 3)), estimate=middle)
     apart, alike = (compare(("a", "b", "c"), found, *pair, 0.95) for pair in (("b", "a"), ("b", "c")))
-    assert apart.told_apart
+    assert apart.distinguishable
     assert apart.confidence > 0.99999
     assert apart.difference == -0.5
     assert str(apart).startswith("a is worth more than b with a confidence of more than 99.9%: b minus a is -0.5 (95%")
-    assert not alike.told_apart
+    assert not alike.distinguishable
     assert str(alike).startswith("b and c cannot be distinguished: their values differ by 0.05 (95% interval -0.")
     edge = compare(("a", "b", "c"), found, "b", "c", alike.confidence)  # just at that level it leaves out 0
     assert edge.low == pytest.approx(0, abs=1e-9)
@@ -205,9 +205,9 @@ def test_no_two_of_a_group_can_be_told_apart() -> None:
     assert len(grouped) > 3
     for group in grouped:
         for one in group:
-            assert not any(compare(names, found, one, other, 0.95).told_apart for other in group if other != one)
+            assert not any(compare(names, found, one, other, 0.95).distinguishable for other in group if other != one)
     for above, below in pairwise(grouped[:-1]):
-        assert any(compare(names, found, below[0], other, 0.95).told_apart for other in above)
+        assert any(compare(names, found, below[0], other, 0.95).distinguishable for other in above)
 
 
 def test_where_data_may_be_anything_intervals_are_those_of_what_it_may_be() -> None:
@@ -223,9 +223,9 @@ def test_where_data_may_be_anything_intervals_are_those_of_what_it_may_be() -> N
 
 
 def test_of_the_refit_game_intervals_hold_what_data_may_be(result: dpv.Result) -> None:
-    found = result.renoised(6)["shapley"]
-    assert found.without is not None
-    assert (found.without.std(0) > 0).all()
+    found = result.noise_draws(6)["shapley"]
+    assert found.noise_free is not None
+    assert (found.noise_free.std(0) > 0).all()
     game = result.game()
     assert isinstance(game, RefitGame)
     first, again, other = (game.without_noise(np.random.default_rng(seed)) for seed in (0, 0, 1))

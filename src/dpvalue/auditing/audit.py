@@ -33,7 +33,8 @@ from dpvalue.auditing.findings import Audit, epsilon_bound, mu_bound
 from dpvalue.data.parties import public_counts
 from dpvalue.data.utility import as_utility
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.methods.choosing import method_of_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.laws import find_law
 from dpvalue.privacy.ledger import Ledger
@@ -85,13 +86,16 @@ def audit(
         >>> found.bound <= found.claim
         True
     """
-    chosen, labels = read_given(settings, fields, learning_rate=STILL)
+    chosen, labels = read_keywords(settings, fields)
+    moves = not method_of_settings(chosen).one_release
+    if moves:
+        chosen, labels = read_keywords(settings, fields, learning_rate=STILL)
     privacy = chosen.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: an audit needs a claim")
     chosen.require_no_keeper("an audit")
     require_count("runs", runs)
-    if privacy.unit != "party" and chosen.learning_rate != STILL:
+    if privacy.unit != "party" and moves and chosen.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left at its default for unit={privacy.unit!r}")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
     public = as_utility(utility, *labels)
@@ -144,7 +148,8 @@ class _Attacker:
         self._with, self._without = _before_noise(worlds.present), _before_noise(worlds.absent)
         self._scale = (run.choice.mechanism.scale.gain * run.contributions.release_scale).to(self._with).unsqueeze(-1)
         self._canary_of = worlds.canary_of
-        stands_still = run.choice.learning_rate == STILL and not run.choice.schedule.fresh_start
+        stands_still = run.choice.learning_rate == STILL or run.choice.method.one_release
+        stands_still = stands_still and not run.choice.schedule.fresh_start
         self._noise: list[Tensor] | None = [] if stands_still else None
 
     def scores(self, run: Run, number: int) -> Floats:
@@ -231,7 +236,7 @@ def _differences(worlds: Worlds) -> tuple[str, ...]:
     tensors = {
         "initial model": (present.choice.initial, absent.choice.initial),
         "points": (present.choice.points, absent.choice.points),
-        "public features": (present.evaluate.public.x, absent.evaluate.public.x),
+        "public features": (present.public.x, absent.public.x),
     }
     if present.choice.basis is not None and absent.choice.basis is not None:
         tensors["basis"] = present.choice.basis.vectors, absent.choice.basis.vectors

@@ -26,6 +26,7 @@ def audit(
     accounting: Annotated[str, option("composition (default), or the paper's poisson.")] = "composition",
     mechanism: Annotated[str, option("auto (default), gaussian or laplace.")] = "auto",
     schedule: Annotated[str, option("replay (default), lagged, or a schedule of the paper.")] = "replay",
+    model: Annotated[str, option("logistic (default) or trees, which are asked once.")] = "logistic",
     parties: Annotated[int, option("Number of parties, for canaries; 8.")] = 8,
     records: Annotated[int, option("Records per party, for canaries; 50.")] = 50,
     permutations: Annotated[int, option("Permutations per run; 100.")] = 100,
@@ -42,14 +43,17 @@ def audit(
     with failing_clearly():
         from sklearn.preprocessing import StandardScaler
 
+        from dpvalue.models import TREES
         from dpvalue.privacy.budget import Privacy
         from dpvalue.streams import require_seed
 
         privacy = Privacy(epsilon, delta, unit, neighbours, accounting, mechanism)
         require_choice("attack", attack, ("canaries", "membership"))
+        require_choice("model", model, ("logistic", TREES))
         require_seed(seed)
         fields: SettingsKeywords = {
-            "schedule": schedule,
+            "model": model,
+            "schedule": None if (model, schedule) == (TREES, "replay") else schedule,
             "permutations": permutations,
             "preprocess": StandardScaler(),
             "seed": seed,

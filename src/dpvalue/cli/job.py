@@ -37,7 +37,7 @@ def job(
     neighbours: Annotated[str, option("zero_out (default) or replace.")] = "zero_out",
     semivalue: Annotated[list[str] | None, option("shapley (default), banzhaf, beta(4,1), loo.")] = None,
     task: Annotated[str, option("auto (default), classification or regression.")] = "auto",
-    model: Annotated[str, option("auto (default), logistic or linear.")] = "auto",
+    model: Annotated[str, option("auto (default), logistic, linear or trees.")] = "auto",
     metric: Annotated[str, option(f"{METRICS}.")] = "loss",
     preprocess: Annotated[str, option("columns (default) or numbers (no scaling).")] = "columns",
     classes: Annotated[Text, option("All classes, as a,b,c, if the public file lacks some.")] = None,

@@ -96,8 +96,8 @@ def _show(plans: dict[str, Plan], epsilon: float, neighbours: str, records: int,
             f"{_limit(column['gaussian_ceiling'])} / {_limit(column['laplace_ceiling'])}" for column in columns.values()
         ],
     }
-    if plans["rows"].wanted is not None:
-        wanted = plans["rows"].wanted.auc
+    if plans["rows"].target_auc is not None:
+        wanted = plans["rows"].target_auc.auc
         lines[f"epsilon needed for AUC {wanted:g}"] = [_cell(column["epsilon_needed"]) for column in columns.values()]
     for name, cells in lines.items():
         grid.add_row(name, *cells)

@@ -39,7 +39,7 @@ def run(
     neighbours: Annotated[Text, option("zero_out (default) or replace.")] = None,
     mechanism: Annotated[Text, option("auto (default), gaussian or laplace.")] = None,
     task: Annotated[Text, option("auto (default), classification or regression.")] = None,
-    model: Annotated[Text, option("auto (default), logistic or linear.")] = None,
+    model: Annotated[Text, option("auto (default), logistic, linear or trees.")] = None,
     metric: Annotated[Text, option(f"{METRICS}.")] = None,
     preprocess: Annotated[Text, option("columns (default) or numbers (no scaling).")] = None,
     classes: Annotated[Text, option("All classes, as a,b,c.")] = None,

@@ -77,7 +77,7 @@ def value_releases(
     known = None if roster is None else read_roster(roster)
     coordinator = Coordinator(place / STATE, content, known, None if key is None else Key.read(key))
     for path in releases:
-        receipt = coordinator.receive(read_bytes(path, "a release", coordinator.longest + 1))
+        receipt = coordinator.receive(read_bytes(path, "a release", coordinator.most_bytes + 1))
         if receipt.why:
             out.print(f"{path} rejected: {receipt.why}", markup=False)
     if asked.rounds > 1 and not _last_round(coordinator):
@@ -93,7 +93,7 @@ def _last_round(coordinator: object) -> bool:
     from dpvalue.coordinator.state import Coordinator
 
     assert isinstance(coordinator, Coordinator)
-    number, waiting = coordinator.round, coordinator.asked()
+    number, waiting = coordinator.round, coordinator.pending_requests()
     if number and waiting:
         out.print(f"round {number}: waiting for {', '.join(waiting)}", markup=False)
     if number + 1 < coordinator.job.rounds and not waiting:
@@ -162,11 +162,12 @@ def _alike(found: Verification, folder: Path, roster: Path | None) -> list[str]:
     whose = "owners of the keys not checked (give --roster)" if roster is None else f"by the keys in {roster}"
     return [
         f"{folder} matches its job and the releases of {counted(len(found.parties), 'party', 'parties')}",
-        f"compared: {', '.join(found.compared)}; text exactly, numbers within {found.close:g} of the "
+        f"compared: {', '.join(found.compared_outputs)}; text exactly, numbers within {found.close:g} "
+        "of the "
         "largest of their kind",
         f"job: {found.job}",
-        f"signed: {found.signed} of {found.releases} releases, {whose}",
-        f"taken from run.json: {'; '.join(found.recorded)}",
-        *(f"not compared: {file}" for file in found.unchecked),
+        f"signed: {found.signatures} of {found.releases} releases, {whose}",
+        f"taken from run.json: {'; '.join(found.unverified_choices)}",
+        *(f"not compared: {file}" for file in found.unchecked_files),
         *(f"cannot be checked: {what}" for what in _UNSEEN),
     ]

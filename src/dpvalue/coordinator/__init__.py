@@ -1,1 +1,1 @@
-"""The coordinator of a study whose parties are at home. It meets no private row."""
+"""The coordinator of a study with party agents. It receives releases only, and no private row."""

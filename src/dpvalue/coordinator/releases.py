@@ -1,8 +1,8 @@
-"""What a coordinator does with releases: checks them, makes a table of them, and the requests of the next round.
+"""Check releases, combine them to a table, and make the requests of the next round.
 
-A party that lies (scales, flips or makes up its release, copies another's, claims more records than it has) harms the
-values and nobody's privacy. How far it can go is bounded: the clipped mean is at most C long, so with noise of scale s
-a release longer than C + s q, where the noise alone is longer than s q once in a million times, is no honest one.
+A dishonest party (one that scales, flips or invents its release, copies another one, or claims more records than it
+has) harms the values, but no party's privacy. The norm of a release is bounded: the clipped mean has norm at most C, so
+with noise of scale s an honest release exceeds C + s q with probability at most 1e-6. Longer releases are rejected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpvalue.streams import Purpose, permutations, replay_seed_of_rows
 from dpvalue.values.table import METHOD, Table
 
 MOST_BYTES = 2**18
-"""Of all lines together; what comes after is not listed, and the last line says so."""
+"""The largest size of the file; further rejections are not listed, and the last line states that."""
 
 _MOST_LETTERS, _MOST_REASON = 100, 400
 
@@ -43,7 +43,7 @@ _LINE = fields(party=TEXT, round=WHOLE, why=TEXT)
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of something that came: whose it was, of which round, and why it does not count; empty if it does."""
+    """The outcome of a release: party, round, and the reason of a rejection; empty if accepted."""
 
     party: str
     round: int
@@ -55,55 +55,55 @@ _MORE = Receipt("?", 0, "further rejections are not listed")
 
 @dataclass(frozen=True)
 class Rejections:
-    """The file `rejected.jsonl` of a study. What was sent is not kept, but for a short text that says what was wrong.
+    """The file `rejected.jsonl` of a study. It holds the reason of each rejection, not the rejected bytes.
 
     Args:
-        path: where it is.
+        path: the file.
     """
 
     path: Path
 
     def add(self, receipt: Receipt) -> Receipt:
-        """List what does not count, once, while there is room; return it, its texts cut to what a line holds."""
-        shown = Receipt(_cut(receipt.party, _MOST_LETTERS), receipt.round, _cut(receipt.why, _MOST_REASON))
-        lines, line, more = self._lines(), _written(shown), _written(_MORE)
-        if line in lines or more in lines:
-            return shown
-        room = MOST_BYTES - sum(map(len, lines)) - len(lines) - len(more) - 1
-        kept = [*lines, line if len(line) < room else more]
-        write_whole(self.path, "".join(f"{one}\n" for one in kept).encode())
-        return shown
+        """Add a rejection, once, while the file has room; return it with shortened texts."""
+        entry = Receipt(_shorten(receipt.party, _MOST_LETTERS), receipt.round, _shorten(receipt.why, _MOST_REASON))
+        lines, line, last_line = self._lines(), _json_line(entry), _json_line(_MORE)
+        if line in lines or last_line in lines:
+            return entry
+        room = MOST_BYTES - sum(map(len, lines)) - len(lines) - len(last_line) - 1
+        all_lines = [*lines, line if len(line) < room else last_line]
+        write_whole(self.path, "".join(f"{text}\n" for text in all_lines).encode())
+        return entry
 
     def all(self) -> list[Receipt]:
-        """Return what is listed."""
-        found = [parse_json(line, str(self.path)) for line in self._lines()]
-        for line in found:
-            _LINE(str(self.path), line)
-        return [Receipt(line["party"], line["round"], line["why"]) for line in found]
+        """Return all rejections in the file."""
+        entries = [parse_json(entry, str(self.path)) for entry in self._lines()]
+        for entry in entries:
+            _LINE(str(self.path), entry)
+        return [Receipt(entry["party"], entry["round"], entry["why"]) for entry in entries]
 
     def _lines(self) -> list[str]:
         return read_text(self.path).splitlines() if self.path.is_file() else []
 
 
-def _written(receipt: Receipt) -> str:
+def _json_line(receipt: Receipt) -> str:
     return json.dumps(asdict(receipt))
 
 
-def _cut(text: str, most: int) -> str:
-    shown = one_line(text)
-    return shown if len(shown) <= most else shown[: most - 3] + "..."
+def _shorten(text: str, length: int) -> str:
+    line = one_line(text)
+    return line if len(line) <= length else line[: length - 3] + "..."
 
 
 FALSE_ALARM = 1e-6
-"""How often an honest release is taken for garbage, at most."""
+"""The largest probability of rejecting an honest release."""
 
 _ROOM = 1.001  # for rounding, and for noise on a grid, which is a little wider
 
 MOST_UNITS = 10**12
 
 
-def longest(job: Job, units: int) -> float:
-    """Return how long a release of a party of so many units can be, but for one in a million, before it is read."""
+def longest_release(job: Job, units: int) -> float:
+    """Return the norm that an honest release of `units` units exceeds with probability 1e-6, before scaling."""
     mechanism = job.mechanism
     assert mechanism.clip is not None
     scale = float(mechanism.noise_scale(torch.tensor([units]))[0])
@@ -114,16 +114,16 @@ def longest(job: Job, units: int) -> float:
 
 
 def require_plausible(release: Release, job: Job) -> None:
-    """Raise for a release that cannot be clipped data plus noise."""
+    """Raise if the norm of a release is too large for clipped data plus noise."""
     scale = job.mechanism.scale
     raw = (release.numbers.to(torch.float64) - scale.level) / (scale.gain or 1.0)
-    length, most = float(raw.norm()), longest(job, release.units)
-    if length > most:
-        raise DpvalueError(f"the norm of the release must be at most {most:.3g}, got {length:.3g}")
+    norm, bound = float(raw.norm()), longest_release(job, release.units)
+    if norm > bound:
+        raise DpvalueError(f"the norm of the release must be at most {bound:.3g}, got {norm:.3g}")
 
 
 def require_release(release: Release, job: Job, request: Request) -> None:
-    """Raise unless a release answers a request: the right job, round and shape, finite, and of a size that can be."""
+    """Raise unless a release answers a request: same job, round and shape, finite, and of a plausible norm."""
     if release.units > MOST_UNITS:
         raise DpvalueError(f"units must be at most {MOST_UNITS}, got {release.units}")
     require_answer(release, job, request, release.party)
@@ -133,20 +133,20 @@ def require_release(release: Release, job: Job, request: Request) -> None:
 
 
 def require_units(release: Release, first: Release) -> None:
-    """Raise unless a party has as many units as it had in its first release."""
+    """Raise unless the number of units is that of the party's first release."""
     if first.units != release.units:
         raise DpvalueError("its number of units differs from its first release")
 
 
 def require_own(party: str, owner: str) -> None:
-    """Raise unless the party that sent numbers is the one that sent them first."""
+    """Raise if another party sent the same numbers first."""
     if owner != party:
         raise DpvalueError(f"it is a copy of the release of {owner!r}")
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """What one party has released, round by round; it may have missed some."""
+    """The releases of one party, by round; rounds may be missing."""
 
     releases: tuple[Release, ...]
 
@@ -156,27 +156,25 @@ class Answers:
         return self.releases[0].units
 
 
-def in_order(names: Sequence[str]) -> list[str]:
-    """Return names in the order of all results: whole numbers, then texts."""
+def sorted_names(names: Sequence[str]) -> list[str]:
+    """Return names in the order of results: whole numbers, then texts."""
     labels = np.empty(len(names), dtype=object)
     labels[:] = names
     return [str(name) for name in number_groups(labels)[0]]
 
 
 def combine(job: Job, releases: Iterable[Release]) -> Table:
-    """Return the table of what parties have released for a job of one round, to be valued any number of times.
-
-    What is no answer to the job raises, and so does a second answer of a party.
+    """Return the table of the releases for a job of one round; it can be valued any number of times.
 
     Args:
-        job: what the parties answered.
-        releases: one of each party.
+        job: the job.
+        releases: one release per party.
 
     Returns:
         the table.
 
     Raises:
-        DpvalueError: a release that is no answer to the job, two of one party, or fewer than two parties.
+        DpvalueError: a release that does not answer the job, two releases of one party, or fewer than two parties.
 
     Example:
         >>> job = plan.job()  # `plan` and data as in the examples of `dpvalue.Plan` and `dpvalue.Result`
@@ -194,16 +192,16 @@ def combine(job: Job, releases: Iterable[Release]) -> Table:
 
 
 def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
-    """Return the table of all releases: what a local run with these parties would have made."""
-    names = in_order(list(answers))
+    """Return the table of all releases, as a local run with these parties makes it."""
+    names = sorted_names(list(answers))
     require_names("names of parties", names)
     if len(names) < 2:
         raise DpvalueError(f"at least two parties must answer, got {len(names)}")
-    blank = _blank(job)
+    empty = _empty_table(job)
     units = np.array([answers[name].units for name in names], dtype=np.int64)
     counts = np.array([len(answers[name].releases) for name in names])
     rows = torch.stack([
-        torch.stack([release.numbers for release in answers[name].releases]).to(blank.rows.dtype).mean(0)
+        torch.stack([release.numbers for release in answers[name].releases]).to(empty.rows.dtype).mean(0)
         for name in names
     ])  # fmt: skip
     mechanism = job.mechanism
@@ -211,46 +209,47 @@ def combine_answers(job: Job, answers: Mapping[str, Answers]) -> Table:
     ranges = np.array([job.course.range_of(int(count)) for count in units])
     labels = np.empty(len(names), dtype=object)
     labels[:] = names
-    spent = replace(blank.guarantee, charged=replace(blank.guarantee.charged, parties="named parties"))
+    stated = replace(empty.guarantee, charged=replace(empty.guarantee.charged, parties="named parties"))
     return replace(
-        blank,
-        guarantee=spent,
+        empty,
+        guarantee=stated,
         rows=rows,
         names=number_groups(labels)[0],
         noise_std=noise,
-        origin=replace(blank.origin, sizes=units),
-        method=blank.method.for_parties(ranges),
-        seed=blank.seed if job.simulation is None else replay_seed_of_rows(rows.numpy()),
+        origin=replace(empty.origin, sizes=units),
+        method=empty.method.for_parties(ranges),
+        seed=empty.seed if job.simulation is None else replay_seed_of_rows(rows.numpy()),
     )
 
 
 def next_requests(
     job: Job, number: int, answers: Mapping[str, Answers], heads: Mapping[str, str]
 ) -> dict[str, Request]:
-    """Return what each party is asked in a round after the first, with the head of its ledger that was last seen."""
+    """Return the request of each party in a round after the first, with the last known head of its ledger."""
     table = combine_answers(job, answers)
     _, probes = table.schedule.shape(table.origin.permutations)
     orders = permutations(job.about.seed, Purpose.PERMUTATION, number * probes, probes, table.n)
-    asked = on_walks(table.walker(engine_of(job)), table.rows, orders)
-    made = requests(asked, job.digest, number, table.n)
+    query = on_walks(table.walker(engine_of(job)), table.rows, orders)
+    messages = requests(query, job.digest, number, table.n)
     return {
         str(name): replace(request, head=heads.get(str(name), ""))
-        for name, request in zip(table.names, made, strict=True)
+        for name, request in zip(table.names, messages, strict=True)
     }
 
 
 def engine_of(job: Job) -> Local:
-    """Return where a coordinator computes: in the precision of the job."""
+    """Return the engine of a coordinator, in the precision of the job."""
     return Local(device="cpu", dtype=job.dtype)
 
 
-def _blank(job: Job) -> Table:
-    """The table without parties that came with a job, checked like any file."""
+def _empty_table(job: Job) -> Table:
+    """The table without parties of a job, checked like a file."""
     if job.about.table is None:
         raise DpvalueError("the job must describe a table to combine releases in")
     header, tensors = job.about.table
-    own = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
-    whole = tensors | {name: tensor for name, tensor in own.items() if tensor is not None}
+    job_tensors = {"initial": job.origin, "basis": job.basis, f"{METHOD}trunk": job.model.trunk}
+    job_tensors |= {f"{METHOD}{name}": tensor for name, tensor in job.statistic.tensors().items()}
+    all_tensors = tensors | {name: tensor for name, tensor in job_tensors.items() if tensor is not None}
     model = None if isinstance(job.model.kind, str) else job.model.kind
-    written = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as a file would hold it
-    return table_of_parts(written, whole, "the job's table", model)
+    stored_header = json.loads(as_text({**header, "encoding": encoding_to_json(job.encoding)}))  # as in a file
+    return table_of_parts(stored_header, all_tensors, "the job's table", model)

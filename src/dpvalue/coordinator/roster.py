@@ -1,4 +1,4 @@
-"""Who takes part, as the coordinator knows them: `roster.toml`, a name and a public key for each party."""
+"""The roster of a study (`roster.toml`): the name and the public key of each party."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dpvalue.storage import alone, write_whole
 from dpvalue.stored import parse, parse_json, read, read_text
 
 ROSTER = "roster.json"
-"""What a study keeps its roster in."""
+"""The file of the roster in a study's folder."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A party, and the line that `dpvalue key show` prints of its key."""
+    """The name of a party, and its public key as `dpvalue key show` prints it."""
 
     name: str
     key: str
@@ -31,15 +31,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Roster:
-    """All parties whose answers count."""
+    """All parties whose releases are accepted."""
 
     party: tuple[Member, ...]
 
     def __post_init__(self) -> None:
-        for what in ("name", "key"):
-            given = [getattr(member, what) for member in self.party]
-            if len(set(given)) < len(given):
-                raise DpvalueError(f"each party must have its own {what}")
+        for field in ("name", "key"):
+            entries = [getattr(member, field) for member in self.party]
+            if len(set(entries)) < len(entries):
+                raise DpvalueError(f"each party must have its own {field}")
         require_names("names of parties", [member.name for member in self.party])
 
     @property
@@ -48,7 +48,7 @@ class Roster:
         return {member.name: member.key for member in self.party}
 
     def require_signed(self, party: str, seal: Seal | None) -> None:
-        """Raise unless what came from a party is signed by its key."""
+        """Raise unless a seal is by the key of the party."""
         if party not in self.keys:
             raise DpvalueError("it is not in the roster")
         if seal is None or seal.by != self.keys[party]:
@@ -63,25 +63,25 @@ def read_roster(path: Path) -> Roster:
         raise DpvalueError(f"{path}: {error}") from None
 
 
-def remembered(folder: Path, given: Roster | None) -> Roster | None:
-    """Return the roster that a study has had from its first command with one on; raises for another one.
+def stored_roster(folder: Path, roster: Roster | None) -> Roster | None:
+    """Return the stored roster of a study, or the given one if none is stored; raise if they differ.
 
-    Whoever leaves the roster out later gets the one that is kept. To change it, a person removes the file.
+    Later commands may leave the roster out. To change it, remove the file.
     """
     path = folder / ROSTER
     if not path.is_file():
-        return given
-    kept = read(Roster, parse_json(read_text(path), str(path)), str(path))
-    if given is not None and given.keys != kept.keys:
+        return roster
+    stored = read(Roster, parse_json(read_text(path), str(path)), str(path))
+    if roster is not None and roster.keys != stored.keys:
         raise DpvalueError(f"the roster must be the one that this study started with: remove {path} to change it")
-    return kept
+    return stored
 
 
-def remember(folder: Path, roster: Roster) -> None:
-    """Keep the roster of a study; raise if another process has kept another one."""
+def store_roster(folder: Path, roster: Roster) -> None:
+    """Store the roster of a study; raise if another process has stored another one."""
     path = folder / ROSTER
     if not path.is_file():
         with alone(path):
             if not path.is_file():
                 write_whole(path, (json.dumps(asdict(roster), indent=1) + "\n").encode())
-    remembered(folder, roster)
+    stored_roster(folder, roster)

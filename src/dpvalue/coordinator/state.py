@@ -1,13 +1,13 @@
-"""A coordinator's state, in a folder: what was asked, what came, what does not count. Killed anywhere, it goes on.
+"""The state of a coordinator in a folder: requests, releases and rejections. It resumes after a crash at any point.
 
-    study.job                the job, as parties have it
-    round-0/NAME.release     answers; the first valid one of a party counts
-    round-1/parties.json     who is asked in the next round: those who answered the first. Written first, it closes it
-    round-1/NAME.request     what each is asked; on disk before anything is sent
-    roster.json              the roster, from the first command with one on
-    rejected.jsonl           what came and does not count, and why (`Rejections`)
+    study.job                the job
+    round-0/NAME.release     releases; the first valid one of each party counts
+    round-1/parties.json     the participants: the parties that answered round 0. Writing it closes round 0
+    round-1/NAME.request     the requests; on disk before one is sent
+    roster.json              the roster, from the first command that gives one
+    rejected.jsonl           rejected releases, with the reason (`Rejections`)
 
-Whatever comes is untrusted: a release is checked before it is kept, and again when it is read.
+All input is untrusted: a release is checked before it is stored, and again when it is read.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from dpvalue.coordinator.releases import (
     Receipt,
     Rejections,
     combine_answers,
-    in_order,
     next_requests,
     require_own,
     require_release,
     require_units,
+    sorted_names,
 )
-from dpvalue.coordinator.roster import ROSTER, Roster, remember, remembered
+from dpvalue.coordinator.roster import ROSTER, Roster, store_roster, stored_roster
 from dpvalue.errors import DpvalueError
 from dpvalue.names import look_of, names_agree_error, require_names, require_sendable
 from dpvalue.protocol.archive import Key, Seal, read_bytes
@@ -42,21 +42,21 @@ from dpvalue.stored import TEXT, list_of, parse_json, read_text, refuse_unreadab
 from dpvalue.values.table import Table
 
 NODES, OVER = "nodes.json", "over.json"
-"""What conducting a study over a network notes beside it: who is at which node, and that it is over."""
+"""Files of a study over a network: the party of each node, and the mark of its end."""
 
 _ROOM_BESIDE = 2**16  # bytes of a release beside its numbers
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """One study.
+    """The coordinator of one study.
 
     Args:
-        folder: where its state is kept; made if it is not there.
+        folder: folder of the state; created if missing.
         content: the bytes of the job.
-        roster: the parties and their keys. None: those that the folder keeps from an earlier command; without any,
-            anybody, signed or not, the first of a name.
-        key: what requests are sealed with; it must be that of the job. None: they are not.
+        roster: the parties and their keys. None: the roster of an earlier command; without one, the first release of
+            each name counts, signed or not.
+        key: key that signs requests; it must be the key of the job. None: requests are unsigned.
     """
 
     folder: Path
@@ -69,29 +69,29 @@ class Coordinator:
         if self.key is not None and (seal is None or seal.by != self.key.public):
             raise DpvalueError("the key must be the one that signed the job")
         self.folder.mkdir(parents=True, exist_ok=True)
-        kept = self.folder / "study.job"
-        if not kept.is_file():
-            with self._alone():
-                if not kept.is_file():
-                    write_whole(kept, self.content)
-        if Job.from_bytes(kept.read_bytes(), str(kept)).digest != self.job.digest:
+        path = self.folder / "study.job"
+        if not path.is_file():
+            with self._lock():
+                if not path.is_file():
+                    write_whole(path, self.content)
+        if Job.from_bytes(path.read_bytes(), str(path)).digest != self.job.digest:
             raise DpvalueError(f"{self.folder} holds the state of another job: name another folder")
-        self._recall_roster()
+        self._read_roster()
 
-    def _recall_roster(self) -> None:
-        """Keep the roster; raise for one that differs from what is kept, or that lacks who has answered before."""
-        roster = remembered(self.folder, self.roster)
+    def _read_roster(self) -> None:
+        """Read or store the roster; raise if it differs from the stored one, or lacks a party that has answered."""
+        roster = stored_roster(self.folder, self.roster)
         object.__setattr__(self, "roster", roster)
         if roster is None:
             return
         for number in range(self.job.rounds):
-            for name in self._answered(number):
+            for name in self._respondents(number):
                 path = self._path(number, name, "release")
                 try:
                     self._require_known(name, Release.open_sealed(path.read_bytes(), str(path))[1])
                 except DpvalueError as error:
                     raise DpvalueError(f"{path} was accepted before the roster was given: {error}") from None
-        remember(self.folder, roster)
+        store_roster(self.folder, roster)
 
     @cached_property
     def job(self) -> Job:
@@ -100,102 +100,101 @@ class Coordinator:
 
     @property
     def round(self) -> int:
-        """The round that is being answered."""
-        return max(number for number in range(self.job.rounds) if not number or self._closing(number).is_file())
+        """The current round."""
+        return max(
+            number for number in range(self.job.rounds) if not number or self._participants_file(number).is_file()
+        )
 
     def receive(self, content: bytes) -> Receipt:
-        """Keep a release if it counts; return what became of it. The same bytes again count as before.
+        """Store a release if it is valid; return the outcome. The same bytes again have the same outcome.
 
-        Whatever reading and checking it raises is why it does not count: nothing that a stranger sends ends a study.
+        An error while reading or checking the bytes becomes the reason of a rejection: no input ends a study.
         """
-        with self._alone():
+        with self._lock():
             return self._receive(content)
 
     def _receive(self, content: bytes) -> Receipt:
         party, number = "?", 0
         try:
             with refuse_unreadable("the release"):
-                if len(content) > self.longest:
-                    raise DpvalueError(f"the release must have at most {self.longest:,} bytes")
+                if len(content) > self.most_bytes:
+                    raise DpvalueError(f"the release must have at most {self.most_bytes:,} bytes")
                 release, seal = Release.open_sealed(content)
                 party, number = release.party, release.round
                 self._require_known(party, seal)
                 self._require_valid(release)
                 path = self._path(number, party, "release")
-                is_there = path.is_file()
-                if is_there and Release.from_bytes(path.read_bytes()).digest != release.digest:
+                exists = path.is_file()
+                if exists and Release.from_bytes(path.read_bytes()).digest != release.digest:
                     raise DpvalueError("it already sent another release for this round")
         except DpvalueError as error:
             return self.rejections.add(Receipt(party, number, str(error)))
-        if not is_there:
+        if not exists:
             path.parent.mkdir(exist_ok=True)
             write_whole(path, content)
         return Receipt(party, number)
 
-    def _alone(self) -> AbstractContextManager[None]:
-        """What looks at the state and then writes is done by one process and thread at a time."""
+    def _lock(self) -> AbstractContextManager[None]:
+        """A lock of the state: one process and thread at a time reads and then writes it."""
         return alone(self.folder / "study.job")
 
     @property
-    def longest(self) -> int:
-        """How many bytes a release of the job can have."""
+    def most_bytes(self) -> int:
+        """The largest number of bytes of a release for the job."""
         return _ROOM_BESIDE + 8 * self.job.size
 
     @property
     def rejections(self) -> Rejections:
-        """What came and does not count."""
+        """The rejected releases."""
         return Rejections(self.folder / "rejected.jsonl")
 
-    def refuse(self, party: str, why: str) -> Receipt:
-        """Take note of a party that refused to answer, or did not answer in time."""
-        with self._alone():
-            return self.rejections.add(Receipt(party, self.round, why))
+    def refuse(self, party: str, reason: str) -> Receipt:
+        """Record that a party refused to answer, or did not answer in time."""
+        with self._lock():
+            return self.rejections.add(Receipt(party, self.round, reason))
 
-    def asked(self) -> dict[str, bytes]:
-        """Return what is to be sent to whom in the round that is being answered, beside the job; empty in the first.
-
-        What a party has answered is not asked again.
-        """
+    def pending_requests(self) -> dict[str, bytes]:
+        """Return the requests of the current round, by party, for parties without a release; empty in round 0."""
         number = self.round
         if number == 0:
             return {}
-        with self._alone():
+        with self._lock():
             self._write_requests(number)
-        waiting = [name for name in self.taking_part if not self._path(number, name, "release").is_file()]
+        waiting = [name for name in self.participants if not self._path(number, name, "release").is_file()]
         return {name: self._path(number, name, "request").read_bytes() for name in waiting}
 
     def close(self, ended: int | None = None) -> bool:
-        """End the round that is being answered, and begin the next; return whether there is one.
+        """End the current round and begin the next; return whether there is one.
 
-        Who has not answered the first round is out; who misses a later one has fewer releases, and spends less. Of
-        several processes that end the same round, given as `ended`, one does, and no round is ended unasked.
+        A party that has not answered round 0 is excluded. A party that misses a later round has fewer releases, and
+        spends less. If several processes end the same round, given as `ended`, only one of them does.
         """
-        with self._alone():
+        with self._lock():
             return self.round > ended if ended is not None and ended != self.round else self._close(self.round + 1)
 
     def _close(self, number: int) -> bool:
-        if number == 1 and len(self._answered(0)) < 2:
-            raise DpvalueError(f"at least two parties must answer, got {len(self._answered(0))}")
+        if number == 1 and len(self._respondents(0)) < 2:
+            raise DpvalueError(f"at least two parties must answer, got {len(self._respondents(0))}")
         if number >= self.job.rounds:
             return False
-        self._closing(number).parent.mkdir(exist_ok=True)
-        write_whole(self._closing(number), json.dumps(self.taking_part).encode())
+        self._participants_file(number).parent.mkdir(exist_ok=True)
+        write_whole(self._participants_file(number), json.dumps(self.participants).encode())
         self._write_requests(number)
         return True
 
     @property
-    def taking_part(self) -> list[str]:
-        """The parties that are valued: those who have answered the first round, in the order of results."""
-        closed = self._closing(1)
+    def participants(self) -> list[str]:
+        """The valued parties, which answered round 0, in the order of results."""
+        closed = self._participants_file(1)
         if closed.is_file():
             names = parse_json(read_text(closed), str(closed))
             list_of(TEXT, least=2)(str(closed), names)
-            return in_order(names)
-        return in_order(self._answered(0))
+            return sorted_names(names)
+        return sorted_names(self._respondents(0))
 
-    def kept(self) -> Iterator[tuple[Path, Release, Seal | None]]:
-        """Yield each release that counts, party by party and round by round: its file, what it holds, who signed it."""
-        for name in self.taking_part:
+    def stored_releases(self) -> Iterator[tuple[Path, Release, Seal | None]]:
+        """Yield the file, release and seal of each accepted release, by party and round."""
+        for name in self.participants:
             for number in range(self.job.rounds):
                 path = self._path(number, name, "release")
                 if path.is_file():
@@ -205,54 +204,56 @@ class Coordinator:
                     yield path, release, seal
 
     def answers(self) -> dict[str, Answers]:
-        """Return what each party has released, checked once more: the folder may have been written by others."""
-        found: dict[str, list[Release]] = {name: [] for name in self.taking_part}
-        require_names("names of parties", list(found))
-        drawn: dict[tuple[int, bytes], str] = {}
-        for path, release, seal in self.kept():
-            name, own = release.party, found[release.party]
+        """Return the releases of each party, checked again: others may have written to the folder."""
+        releases: dict[str, list[Release]] = {name: [] for name in self.participants}
+        require_names("names of parties", list(releases))
+        owners: dict[tuple[int, bytes], str] = {}
+        for path, release, seal in self.stored_releases():
+            name, party_releases = release.party, releases[release.party]
             numbers = (release.numbers + 0.0).numpy().tobytes()  # 0.0 and -0.0 are one number
             try:
                 self._require_known(name, seal)
-                require_release(release, self.job, self._request(release))
-                require_units(release, own[0] if own else release)
-                require_own(name, drawn.setdefault((release.round, numbers), name))
+                require_release(release, self.job, self._request_of(release))
+                require_units(release, party_releases[0] if party_releases else release)
+                require_own(name, owners.setdefault((release.round, numbers), name))
             except DpvalueError as error:
                 raise DpvalueError(f"{path}: {error}") from None
-            own.append(release)
-        for name, own in found.items():
-            if not own:
+            party_releases.append(release)
+        for name, party_releases in releases.items():
+            if not party_releases:
                 raise DpvalueError(f"{self.folder} holds no release of the participant {name!r}")
-        return {name: Answers(tuple(own)) for name, own in found.items()}
+        return {name: Answers(tuple(party_releases)) for name, party_releases in releases.items()}
 
     def seals(self) -> dict[str, Seal | None]:
-        """Return who signed the last release of each party."""
-        return {release.party: seal for _, release, seal in self.kept()}
+        """Return the seal of the last release of each party."""
+        return {release.party: seal for _, release, seal in self.stored_releases()}
 
     def requests(self, number: int) -> dict[str, Request]:
-        """Return what each party is asked in a round after the first: a function of the job and of earlier rounds."""
+        """Return the requests of a round after the first, by party: a function of the job and of earlier rounds."""
         before = {}
-        for name, given in self.answers().items():
-            before[name] = Answers(tuple(release for release in given.releases if release.round < number))
-        seals = {release.party: seal for _, release, seal in self.kept() if release.round < number}
+        for name, answer in self.answers().items():
+            before[name] = Answers(tuple(release for release in answer.releases if release.round < number))
+        seals = {release.party: seal for _, release, seal in self.stored_releases() if release.round < number}
         heads = {name: seal.head for name, seal in seals.items() if seal is not None}
         return next_requests(self.job, number, before, heads)
 
     def request_file(self, number: int, party: str) -> Path:
-        """Return where the request to a party in a round is kept."""
+        """Return the file of a party's request in a round."""
         return self._path(number, party, "request")
 
     def files(self) -> set[Path]:
-        """Return all files that the state can consist of; whatever else lies in its folder is no part of it."""
+        """Return all files that belong to the state; other files in its folder do not."""
         files = {self.folder / name for name in ("study.job", ROSTER, "rejected.jsonl")}
         for number in range(self.job.rounds):
-            files |= {self._path(number, name, "release") for name in self.taking_part}
+            files |= {self._path(number, name, "release") for name in self.participants}
             if number:
-                files |= {self._path(number, name, "request") for name in self.taking_part} | {self._closing(number)}
+                files |= {self._path(number, name, "request") for name in self.participants} | {
+                    self._participants_file(number)
+                }
         return files
 
     def table(self) -> Table:
-        """Return the table of all that was released."""
+        """Return the table of all releases."""
         return combine_answers(self.job, self.answers())
 
     def _require_known(self, party: str, seal: Seal | None) -> None:
@@ -261,35 +262,35 @@ class Coordinator:
             self.roster.require_signed(party, seal)
 
     def _require_valid(self, release: Release) -> None:
-        """Raise unless a release answers what the party was asked, and is nobody else's."""
+        """Raise unless a release answers the party's request, and is no copy of another release."""
         number, party = release.round, release.party
         if number >= self.job.rounds or number > self.round:
             raise DpvalueError(f"round {number} was not requested")
-        if number == 0 and self._closing(1).is_file() and party not in self.taking_part:
+        if number == 0 and self._participants_file(1).is_file() and party not in self.participants:
             raise DpvalueError("the first round is closed")
-        if number and party not in self.taking_part:
+        if number and party not in self.participants:
             raise DpvalueError("it has not answered the first round")
-        for other in self._answered(0):
-            if other != party and look_of(other) == look_of(party):
-                raise names_agree_error("names of parties", other, party)
+        for name in self._respondents(0):
+            if name != party and look_of(name) == look_of(party):
+                raise names_agree_error("names of parties", name, party)
         first = self._path(0, party, "release")
         if number:
             require_units(release, Release.from_bytes(first.read_bytes()))
-        require_release(release, self.job, self._request(release))
-        for other, earlier in self._releases(number):
+        require_release(release, self.job, self._request_of(release))
+        for name, earlier in self._releases(number):
             if bool((earlier.numbers == release.numbers).all()):
-                require_own(party, other)
+                require_own(party, name)
 
-    def _request(self, release: Release) -> Request:
-        """What a release must be an answer to."""
+    def _request_of(self, release: Release) -> Request:
+        """The request that a release must answer."""
         if release.round == 0:
             return self.job.first_request(release.units)
         path = self.request_file(release.round, release.party)
         return Request.from_bytes(read_bytes(path, "a request"), str(path))
 
     def _write_requests(self, number: int) -> None:
-        """Write the requests of a round, if they are not there: a function of the job and of earlier rounds."""
-        names = self.taking_part
+        """Write the requests of a round, unless they exist."""
+        names = self.participants
         if all(self._path(number, name, "request").is_file() for name in names):
             return
         for name, request in self.requests(number).items():
@@ -298,15 +299,15 @@ class Coordinator:
                 write_whole(path, request.to_bytes(self.key))
 
     def _releases(self, number: int) -> Iterator[tuple[str, Release]]:
-        for name in self._answered(number):
+        for name in self._respondents(number):
             path = self._path(number, name, "release")
             yield name, Release.from_bytes(path.read_bytes(), str(path))
 
-    def _answered(self, number: int) -> list[str]:
+    def _respondents(self, number: int) -> list[str]:
         folder = self.folder / f"round-{number}"
         return sorted(unquote(path.stem) for path in folder.glob("*.release") if not path.name.startswith("."))
 
-    def _closing(self, number: int) -> Path:
+    def _participants_file(self, number: int) -> Path:
         return self.folder / f"round-{number}" / "parties.json"
 
     def _path(self, number: int, party: str, kind: str) -> Path:

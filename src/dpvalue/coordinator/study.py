@@ -1,7 +1,7 @@
-"""A study: its job is made from a public file and the parties' sizes, it is conducted, and its folder becomes results.
+"""A study: make its job from a public file and the parties' sizes, conduct its rounds, and value its releases.
 
-Over a network it goes round by round: ask whoever is there, wait until a deadline, keep what counts, go on. Nodes have
-numbers, parties have names: which is which is known from a party's first answer, and kept with the state.
+Over a network, each round sends requests to the connected nodes, waits until a deadline, and stores valid releases.
+Nodes have numbers and parties have names; the first reply of a party maps one to the other, and the state stores it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CLOSE = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Study:
-    """A job, and what it was made of."""
+    """A job, with the public side and the plan that it was made from."""
 
     public: PublicSide
     plan: Plan
@@ -51,41 +51,41 @@ class Study:
 
 
 def make_study(config: RunConfig) -> Study:
-    """Choose how parties are asked, and make the job.
+    """Return the study of a configuration: its plan and its job.
 
-    Formal guarantee: reads the public file and the sizes in the options, and nothing else.
+    Formal guarantee: reads only the public file and the sizes in the options.
     """
     if config.schedule is not None and config.schedule != "replay":
         raise DpvalueError(f"schedule must be 'replay': a study is valued from its table, got {config.schedule!r}")
     public = open_public(config)
-    planned = plan_sizes(public.utility, public.settings, _stand_ins(config).counts(config.privacy), timed=True)
-    assert planned.prepared is not None
+    plan = plan_sizes(public.utility, public.settings, _stand_ins(config).counts(config.privacy), timed=True)
+    assert plan.prepared is not None
     recipe = replace(config, test=Path(config.test).name).to_toml()
-    return Study(public, planned, planned.prepared.job(target=config.target, recipe=recipe))
+    return Study(public, plan, plan.prepared.job(target=config.target, recipe=recipe))
 
 
 def _stand_ins(config: RunConfig) -> Parties:
-    """Parties of these sizes without rows; of persons, one row each."""
+    """Parties of these sizes, with rows of zeros; one row per person for unit "person"."""
     names = np.repeat(np.arange(len(config.sizes)), config.sizes).astype(str)
     persons = np.arange(len(names)).astype(str) if config.unit == "person" else None
     return Parties(np.zeros((len(names), 1)), np.zeros(len(names)), names, persons)
 
 
 def options_of(job: Job) -> RunConfig:
-    """Return the options that a job was made by, as it says."""
+    """Return the options in a job's recipe."""
     if not job.about.recipe:
         raise DpvalueError("the job names no public file: it was made in Python, not by `dpvalue job`")
     return make_config(parse_options(job.about.recipe, "the job's recipe"))
 
 
 def public_name(job: Job) -> str:
-    """Return the name of the public file that a job says it was made with; empty where it names none."""
-    named = parse_options(job.about.recipe, "the job's recipe").get("test", "")
-    return Path(named).name if isinstance(named, str) else ""
+    """Return the name of the public file in a job's recipe; empty if it names none."""
+    path = parse_options(job.about.recipe, "the job's recipe").get("test", "")
+    return Path(path).name if isinstance(path, str) else ""
 
 
 def read_utility(job: Job, test: Path, metric: str | None = None) -> Utility:
-    """Return the public rows of a job, with its metric or another; raises unless they are those it was made with."""
+    """Return the public rows of a job, with its metric or `metric`; raise if their digest differs from the job's."""
     options = options_of(job)
     public = open_public(replace(options, test=str(test)))
     engine = engine_of(job)
@@ -93,65 +93,65 @@ def read_utility(job: Job, test: Path, metric: str | None = None) -> Utility:
     if public_digest(encoded) != job.about.utility:
         raise DpvalueError(f"{test} is not the public file of the job: its digest differs")
     utility = replace(public.utility, metric=metric or options.metric)
-    utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)  # raises for a metric that does not fit
+    utility.encode(job.encoding, engine.torch_dtype, engine.torch_device)  # raises if the metric does not fit
     return utility
 
 
 def verify_job(job: Job, test: Path) -> bool:
-    """Make a job again from the public file; return whether it is the same to the bit.
+    """Rebuild a job from its recipe and the public file; return whether it is equal bit for bit.
 
-    On another processor sums come out a little different: what differs by less than that passes, too. Raises for
-    anything else that is not as the recipe says: other directions, more points, less noise.
+    Processors differ in rounding, so small differences of numbers are accepted. All other differences raise: other
+    directions, more points, less noise.
     """
     read_utility(job, test)
-    again = make_study(replace(options_of(job), test=str(test))).job
-    if again.digest == job.digest:
+    rebuilt = make_study(replace(options_of(job), test=str(test))).job
+    if rebuilt.digest == job.digest:
         return True
-    (header, tensors), (ours, own) = job.parts(), again.parts()
-    _require_close("", header, ours)
-    _require_close_tensors(tensors, own)
+    (header, tensors), (rebuilt_header, rebuilt_tensors) = job.parts(), rebuilt.parts()
+    _require_close("", header, rebuilt_header)
+    _require_close_tensors(tensors, rebuilt_tensors)
     return False
 
 
-def _require_close(name: str, found: object, wanted: object) -> None:
-    if isinstance(found, dict) and isinstance(wanted, dict) and found.keys() == wanted.keys():
-        for key in found:
-            _require_close(f"{name}.{key}".strip("."), found[key], wanted[key])
-    elif isinstance(found, float) and isinstance(wanted, float):
-        if abs(found - wanted) > _CLOSE * abs(wanted):
-            raise DpvalueError(f"the job does not match its public file: {name} is {found!r}, expected {wanted!r}")
-    elif as_text(found) != as_text(wanted):
+def _require_close(name: str, stored: object, rebuilt: object) -> None:
+    if isinstance(stored, dict) and isinstance(rebuilt, dict) and stored.keys() == rebuilt.keys():
+        for key in stored:
+            _require_close(f"{name}.{key}".strip("."), stored[key], rebuilt[key])
+    elif isinstance(stored, float) and isinstance(rebuilt, float):
+        if abs(stored - rebuilt) > _CLOSE * abs(rebuilt):
+            raise DpvalueError(f"the job does not match its public file: {name} is {stored!r}, expected {rebuilt!r}")
+    elif as_text(stored) != as_text(rebuilt):
         raise DpvalueError(f"the job does not match its public file: {name} differs")
 
 
-def _require_close_tensors(found: Tensors, wanted: Tensors) -> None:
-    for name in sorted(found.keys() | wanted.keys()):
-        if name not in found or name not in wanted or found[name].shape != wanted[name].shape:
+def _require_close_tensors(stored: Tensors, rebuilt: Tensors) -> None:
+    for name in sorted(stored.keys() | rebuilt.keys()):
+        if name not in stored or name not in rebuilt or stored[name].shape != rebuilt[name].shape:
             raise DpvalueError(f"the job does not match its public file: {name} differs")
-        one, other = found[name].to(torch.float64), wanted[name].to(torch.float64)
-        if float((one - other).abs().max()) > _CLOSE * max(float(other.abs().max()), 1e-12):
+        first, second = stored[name].to(torch.float64), rebuilt[name].to(torch.float64)
+        if float((first - second).abs().max()) > _CLOSE * max(float(second.abs().max()), 1e-12):
             raise DpvalueError(f"the job does not match its public file: {name} differs")
 
 
 STATE = "study"
-"""Where a folder of results keeps the job and all releases."""
+"""The folder of the job and all releases in a folder of results."""
 
 
 def require_place(out: Path, job: Job) -> None:
-    """Raise unless a folder is new, or holds results of the same study, to which late answers are added."""
+    """Raise unless a folder is new, or holds results of the same job, which late releases may update."""
     if not out.exists() or (out.is_dir() and all(file.name == LOCK for file in out.iterdir())):
         return
-    kept = out / STATE / "study.job"
-    if not kept.is_file():
+    job_file = out / STATE / "study.job"
+    if not job_file.is_file():
         raise DpvalueError(f"{out} holds other files: name a new folder with --out")
-    if Job.load(kept).digest != job.digest:
+    if Job.load(job_file).digest != job.digest:
         raise DpvalueError(f"{out} holds the results of another job: name another folder with --out")
 
 
 def value_study(
     coordinator: Coordinator, utility: Utility, options: RunConfig, out: Path, progress: Progress
 ) -> FinishedRun:
-    """Value what was released, and write the folder of results, as a local run does."""
+    """Value the releases, and write the folder of results, as a local run does."""
     table = coordinator.table()
     record = study_record(coordinator, options, table)
     keep_table(out, record, table)
@@ -160,29 +160,29 @@ def value_study(
 
 
 def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> Record:
-    """Return what is known of a study once its releases are there."""
+    """Return the record of a study before valuation."""
     return replace(released_record(options, table, None), federated=federated(coordinator))
 
 
 def federated(coordinator: Coordinator) -> StudyRecord:
-    """Return who answered, and what does not count."""
+    """Return the parties that answered, and the rejections."""
     seals = coordinator.seals()
-    answered = []
+    parties = []
     for name, answers in coordinator.answers().items():
         seal = seals[name]
-        answered.append(AnsweringParty(name, answers.units, len(answers.releases), "" if seal is None else seal.by))
+        parties.append(AnsweringParty(name, answers.units, len(answers.releases), "" if seal is None else seal.by))
     rejected = (RejectionRecord(receipt.party, receipt.round, receipt.why) for receipt in coordinator.rejections.all())
-    return StudyRecord(coordinator.job.digest, coordinator.job.rounds, tuple(answered), tuple(rejected))
+    return StudyRecord(coordinator.job.digest, coordinator.job.rounds, tuple(parties), tuple(rejected))
 
 
 def options_for(job: Job, test: Path, **changes: object) -> RunConfig:
-    """Return the options of a study's results: the job's, with the public file as it was found here."""
-    given = {name: change for name, change in changes.items() if change}
-    return replace(options_of(job), test=str(test), **given)  # type: ignore[arg-type]
+    """Return the options of a study's results: those of the job, with the local public file and `changes`."""
+    given_changes = {name: change for name, change in changes.items() if change}
+    return replace(options_of(job), test=str(test), **given_changes)  # type: ignore[arg-type]
 
 
 ENTRY = "dpvalue.coordinator.study:over_flower"
-"""What the ServerApp of a study calls."""
+"""The function that the ServerApp of a study calls."""
 
 ABSENT = "it did not answer in time"
 
@@ -191,12 +191,12 @@ _log = logging.getLogger("dpvalue")
 
 @dataclass(frozen=True)
 class Waits:
-    """How long a coordinator waits.
+    """The waiting times of a coordinator.
 
     Attributes:
-        parties: how many are expected.
-        gather: seconds to wait for so many to be there.
-        deadline: seconds to wait for the answers of a round.
+        parties: expected number of parties.
+        gather: seconds to wait until as many nodes are connected.
+        deadline: seconds to wait for the replies of a round.
     """
 
     parties: int
@@ -204,28 +204,28 @@ class Waits:
     deadline: float = 300.0
 
 
-def conduct(coordinator: Coordinator, nodes: Nodes, patience: Waits) -> int:
-    """Ask all rounds that have not been asked, and return how many messages were sent.
+def conduct(coordinator: Coordinator, nodes: Nodes, waits: Waits) -> int:
+    """Conduct all remaining rounds, and return the number of messages sent.
 
-    Killed anywhere, it is called again: what was answered is not asked again, and nobody is asked for a round
-    differently. Who does not answer in time is absent from the round.
+    After a crash, call it again: a stored release is not requested again, and the requests of a round do not change.
+    A party that does not answer in time is absent from the round.
     """
-    sent = 0
-    there = wait_for_nodes(nodes, patience.parties, patience.gather)
+    messages = 0
+    node_ids = wait_for_nodes(nodes, waits.parties, waits.gather)
     while True:
         number = coordinator.round
-        asked = _first(coordinator, there) if number == 0 else _later(coordinator, there)
-        for node, answered in nodes.exchange({node: asked[node] for node in sorted(asked)}, patience.deadline):
-            _take(coordinator, node, answered)
-        sent += len(asked)
-        _log.info("round %d: messages: %d, parties: %d", number, len(asked), len(coordinator.taking_part))
+        questions = _first_questions(coordinator, node_ids) if number == 0 else _later_questions(coordinator, node_ids)
+        for node, reply in nodes.exchange({node: questions[node] for node in sorted(questions)}, waits.deadline):
+            _store_reply(coordinator, node, reply)
+        messages += len(questions)
+        _log.info("round %d: messages: %d, parties: %d", number, len(questions), len(coordinator.participants))
         if not coordinator.close(number):
-            return sent
-        there = nodes.nodes()
+            return messages
+        node_ids = nodes.nodes()
 
 
 def over_flower(nodes: Nodes, config: Mapping[str, Any]) -> None:
-    """Conduct a study as the ServerApp's configuration says; `dpvalue flower run` writes it."""
+    """Conduct a study by the configuration of the ServerApp, which `dpvalue flower run` writes."""
     roster, key = str(config.get("roster", "")), str(config.get("key", ""))
     coordinator = Coordinator(
         Path(str(config["folder"])),
@@ -233,54 +233,54 @@ def over_flower(nodes: Nodes, config: Mapping[str, Any]) -> None:
         read_roster(Path(roster)) if roster else None,
         Key.read(key) if key else None,
     )
-    patience = Waits(int(config["parties"]), float(config["gather"]), float(config["deadline"]))
-    sent = conduct(coordinator, nodes, patience)
-    write_whole(coordinator.folder / OVER, json.dumps({"messages": sent}).encode())
+    waits = Waits(int(config["parties"]), float(config["gather"]), float(config["deadline"]))
+    messages = conduct(coordinator, nodes, waits)
+    write_whole(coordinator.folder / OVER, json.dumps({"messages": messages}).encode())
 
 
-def _first(coordinator: Coordinator, there: list[int]) -> dict[int, Question]:
-    """The first round: the job alone, to every node that has not answered it."""
-    known = _known(coordinator)
-    answered = set(coordinator.taking_part)
-    return {node: Question(coordinator.content, b"") for node in there if known.get(node) not in answered}
+def _first_questions(coordinator: Coordinator, node_ids: list[int]) -> dict[int, Question]:
+    """The questions of round 0: the job alone, to every node without a release."""
+    party_of_node = _read_nodes(coordinator)
+    respondents = set(coordinator.participants)
+    return {node: Question(coordinator.content, b"") for node in node_ids if party_of_node.get(node) not in respondents}
 
 
-def _later(coordinator: Coordinator, there: list[int]) -> dict[int, Question]:
-    """A later round: to each party's node what it is asked."""
-    known, asked = _known(coordinator), coordinator.asked()
-    found = {node: asked[known[node]] for node in there if known.get(node) in asked}
-    for name in sorted(set(asked) - {known[node] for node in found}):
+def _later_questions(coordinator: Coordinator, node_ids: list[int]) -> dict[int, Question]:
+    """The questions of a later round: its request to the node of each party."""
+    party_of_node, requests = _read_nodes(coordinator), coordinator.pending_requests()
+    reachable = {node: requests[party_of_node[node]] for node in node_ids if party_of_node.get(node) in requests}
+    for name in sorted(set(requests) - {party_of_node[node] for node in reachable}):
         coordinator.refuse(name, ABSENT)
-    return {node: Question(coordinator.content, request) for node, request in found.items()}
+    return {node: Question(coordinator.content, request) for node, request in reachable.items()}
 
 
-def _take(coordinator: Coordinator, node: int, answered: Reply | None) -> None:
-    """Keep what a node answered, or that it did not."""
-    if answered is None or not answered.release:
-        why = ABSENT if answered is None else answered.refused
-        coordinator.refuse(_known(coordinator).get(node, f"node {node}"), why)
+def _store_reply(coordinator: Coordinator, node: int, reply: Reply | None) -> None:
+    """Store the reply of a node, or record its absence."""
+    if reply is None or not reply.release:
+        reason = ABSENT if reply is None else reply.refused
+        coordinator.refuse(_read_nodes(coordinator).get(node, f"node {node}"), reason)
         return
-    receipt = coordinator.receive(answered.release)
+    receipt = coordinator.receive(reply.release)
     if receipt.why:
         return
     with alone(coordinator.folder / NODES):
-        known = _known(coordinator)
-        if receipt.party not in known.values():
-            kept = {str(other): name for other, name in known.items()} | {str(node): receipt.party}
-            write_whole(coordinator.folder / NODES, json.dumps(kept).encode())
+        party_of_node = _read_nodes(coordinator)
+        if receipt.party not in party_of_node.values():
+            entries = {str(number): name for number, name in party_of_node.items()} | {str(node): receipt.party}
+            write_whole(coordinator.folder / NODES, json.dumps(entries).encode())
 
 
-def _known(coordinator: Coordinator) -> dict[int, str]:
-    """The party of each node that has answered."""
+def _read_nodes(coordinator: Coordinator) -> dict[int, str]:
+    """The party of each node, from the first replies."""
     path = coordinator.folder / NODES
     if not path.is_file():
         return {}
-    found = parse_json(read_text(path), str(path))
-    if not isinstance(found, dict) or not all(_is_node(node) and isinstance(found[node], str) for node in found):
+    entries = parse_json(read_text(path), str(path))
+    if not isinstance(entries, dict) or not all(_is_node(node) and isinstance(entries[node], str) for node in entries):
         raise DpvalueError(f"{path} has been damaged: it must name the party of each node")
-    return {int(node): name for node, name in found.items()}
+    return {int(node): name for node, name in entries.items()}
 
 
 def _is_node(text: str) -> bool:
-    """Whether a text is the number of a node, of which Flower's have 64 bits without a sign."""
+    """Whether a text is the number of a node: in Flower an unsigned 64-bit integer."""
     return text.isascii() and text.isdecimal() and len(text) <= 20 and int(text) < 2**64

@@ -1,9 +1,8 @@
-"""Whether a folder of results matches its job and releases: every output is recomputed and compared.
+"""Verify a folder of results: rebuild every output from job and releases, and compare.
 
-Whoever can write the folder can write all of it. So nothing in it is believed but the job and the releases, which fit
-together by digests and by what parties signed; and, because they decide what is shown and not what is true, the choices
-of whoever valued: semivalues, the metric, a total to pay, the name of the public file, the day, the versions of Python
-and torch.
+The writer of a folder controls all of it. So only the job and the releases are trusted, which digests and signatures
+tie together. Choices of the valuation are read from the folder, as they decide what is shown and not what is true:
+semivalues, metric, total to pay, name of the public file, day, versions of Python and torch.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from dpvalue import __version__
 from dpvalue.coordinator.comparing import (
     CLOSE,
     OUTPUTS,
-    as_recorded,
-    collecting,
     compare_outputs,
     compare_tensors,
     compare_text,
     compare_tree,
-    differs,
-    remake,
+    difference,
+    note_errors,
+    rebuild_outputs,
+    with_stored_versions,
 )
 from dpvalue.coordinator.roster import ROSTER, Roster
 from dpvalue.coordinator.state import NODES, OVER, Coordinator
@@ -42,55 +41,55 @@ from dpvalue.runs.config import RunConfig, make_config, parse_options
 from dpvalue.runs.folder import open_folder
 from dpvalue.stored import OBJECT, TEXT, parse_json
 
-_MOST = 1 + 1e-6  # of the epsilon that is stated, may be spent
+_MOST = 1 + 1e-6  # largest ratio of spent to stated epsilon
 
 _TINY, _STATED = 1e-9, "about.table.guarantee"
 
-_NOTES = {NODES, OVER, "rejected.jsonl"}  # a coordinator's own
+_NOTES = {NODES, OVER, "rejected.jsonl"}  # files of a coordinator that are no results
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What a comparison found.
+    """The outcome of a verification.
 
     Attributes:
-        differences: a line for each; none where every output is as it is made again.
-        job: the digest of the job.
-        compared: what was made again and compared, numbers up to the share `close` of the largest of their kind.
-        parties: whose releases count.
-        releases: how many those are.
-        signed: how many of them are signed.
-        recorded: what was taken as the folder says it.
-        unchecked: files in the folder that were not compared.
+        differences: one line per difference; empty if every output equals the rebuilt one.
+        job: digest of the job.
+        compared_outputs: the rebuilt outputs.
+        parties: names of the parties.
+        releases: number of accepted releases.
+        signatures: number of signed releases.
+        unverified_choices: choices that were read from the folder.
+        unchecked_files: files in the folder that were not compared.
+        close: tolerance of numbers, relative to the largest of their kind.
     """
 
     differences: tuple[str, ...]
     job: str = ""
-    compared: tuple[str, ...] = ()
+    compared_outputs: tuple[str, ...] = ()
     parties: tuple[str, ...] = ()
     releases: int = 0
-    signed: int = 0
-    recorded: tuple[str, ...] = ()
-    unchecked: tuple[str, ...] = ()
+    signatures: int = 0
+    unverified_choices: tuple[str, ...] = ()
+    unchecked_files: tuple[str, ...] = ()
     close: float = CLOSE
 
 
 def verify_results(folder: Path, test: Path | None, progress: Progress, roster: Roster | None = None) -> Verification:
-    """Make all outputs of a study again, and compare them with those in a folder; nothing is written.
+    """Rebuild all outputs of a study, and compare them with those in a folder; nothing is written.
 
-    Formal guarantee: where there are no differences, whoever values these releases of this job, with the choices in
-    `recorded`, gets these outputs, up to the rounding of numbers (`comparing.CLOSE`). Nothing is said of how honest the
-    releases are.
+    Formal guarantee: without differences, valuing these releases of this job with `unverified_choices` gives these
+    outputs, up to the rounding of numbers (`comparing.CLOSE`). The honesty of the releases is not verified.
 
     Args:
-        folder: what `dpvalue value` has written.
-        test: the public file; None: beside the folder, by the name that the job says.
-        progress: how far it is.
-        roster: the parties and their keys; each release must be signed by its party's. None: keys are not checked.
+        folder: output folder of `dpvalue value`.
+        test: the public file; None: the file that the job names, beside the folder.
+        progress: reports the progress.
+        roster: the parties and their keys; each release must be signed by its party. None: keys are not checked.
 
     Raises:
-        DpvalueError: if there is nothing to compare: no results of a study, those of another version of dpvalue, or
-            another public file.
+        DpvalueError: a folder that cannot be compared: no results of a study, results of another version of dpvalue,
+            or another public file.
     """
     _require_results(folder)
     try:
@@ -98,45 +97,49 @@ def verify_results(folder: Path, test: Path | None, progress: Progress, roster: 
         stored = parse_json(text, str(folder / "run.json"))
         OBJECT(str(folder / "run.json"), stored)
     except (DpvalueError, UnicodeDecodeError) as error:
-        return _unusable(error)
+        return _failure(error)
     _require_version(folder, stored)
     try:
-        coordinator = _evidence(folder / STATE, roster)
+        coordinator = _read_releases(folder / STATE, roster)
     except (DpvalueError, OSError) as error:
-        return _unusable(error)
+        return _failure(error)
     options_of_job = options_of(coordinator.job)
     public = test or folder.absolute().parent / Path(options_of_job.test).name
     utility = read_utility(coordinator.job, public)
-    differences = [*_unlike_noise(coordinator.job), *_compare_requests(coordinator), *_strangers(folder, coordinator)]
-    options = _choices(folder, stored, options_of_job, differences)
-    with collecting(differences, "run.json, toml"):
+    differences = [
+        *_compare_guarantee(coordinator.job),
+        *_compare_requests(coordinator),
+        *_unknown_files(folder, coordinator),
+    ]
+    options = _read_choices(folder, stored, options_of_job, differences)
+    with note_errors(differences, "run.json, toml"):
         utility = read_utility(coordinator.job, public, options.metric)
-    made = as_recorded(remake(coordinator, utility, options, progress), stored)
-    differences += compare_outputs(folder, stored, text, made)
-    seals = [seal for _, _, seal in coordinator.kept()]
+    rebuilt = with_stored_versions(rebuild_outputs(coordinator, utility, options, progress), stored)
+    differences += compare_outputs(folder, stored, text, rebuilt)
+    seals = [seal for _, _, seal in coordinator.stored_releases()]
     later = () if coordinator.job.rounds == 1 else ("the requests of later rounds",)
     files = (path.relative_to(folder) for path in _files(folder))
     return Verification(
         tuple(differences),
         coordinator.job.digest,
         (*OUTPUTS, *later),
-        tuple(coordinator.taking_part),
+        tuple(coordinator.participants),
         len(seals),
         sum(seal is not None for seal in seals),
-        _recorded(made.record, options),
+        _recorded_choices(rebuilt.record, options),
         tuple(str(path) for path in files if _is_unchecked(path)),
     )
 
 
-def _unusable(error: Exception) -> Verification:
-    """The outcome where nothing can be recomputed."""
+def _failure(error: Exception) -> Verification:
+    """The outcome if no output can be rebuilt."""
     return Verification((f"{error}; nothing was recomputed",))
 
 
 def _require_results(folder: Path) -> None:
     """Raise unless a folder holds results of a study."""
     if not (folder / STATE / "study.job").is_file():
-        open_folder(folder)  # raises for what is no folder of results
+        open_folder(folder)  # raises if it is no folder of results
         raise DpvalueError(
             f"{folder} is of a local run, which stores no releases, so its table cannot be verified; dpvalue revalue "
             f"{folder} --out NEW recomputes values from the table"
@@ -146,31 +149,30 @@ def _require_results(folder: Path) -> None:
 
 
 def _require_version(folder: Path, stored: dict[str, Any]) -> None:
-    """Raise unless this version wrote run.json, and reads jobs of this format."""
+    """Raise unless this version of dpvalue wrote run.json and the job."""
     versions, job = stored.get("versions"), Job.archive.version
-    with suppress(DpvalueError):  # what is damaged differs
+    with suppress(DpvalueError):  # a damaged job differs later
         job = read_metadata((folder / STATE / "study.job").read_bytes(), "the job").get("format", job)
-    found = versions.get("dpvalue") if isinstance(versions, dict) else None, stored.get("format"), job
-    own = __version__, FORMAT_VERSION, Job.archive.version
-    if found != own:
-        words = "dpvalue {}, run.json of format {} and jobs of format {}"
-        raise DpvalueError(
-            f"{folder} cannot be compared: it has {words.format(*map(short, found))}; this is {words.format(*own)}"
-        )
+    stored_versions = versions.get("dpvalue") if isinstance(versions, dict) else None, stored.get("format"), job
+    own_versions = __version__, FORMAT_VERSION, Job.archive.version
+    if stored_versions != own_versions:
+        text = "dpvalue {}, run.json of format {} and jobs of format {}"
+        stored_text, own_text = text.format(*map(short, stored_versions)), text.format(*own_versions)
+        raise DpvalueError(f"{folder} cannot be compared: it has {stored_text}; this is {own_text}")
 
 
-def _evidence(state: Path, roster: Roster | None) -> Coordinator:
-    """The job and the releases, checked: each answers the job, and is signed as the roster says."""
+def _read_releases(state: Path, roster: Roster | None) -> Coordinator:
+    """The checked job and releases: each release answers the job, and is signed by a key of the roster."""
     path = state / "study.job"
     content = path.read_bytes()
-    Job.open_sealed(content, str(path))  # names the file in what it raises
+    Job.open_sealed(content, str(path))  # raises with the name of the file
     coordinator = Coordinator(state, content)
     coordinator.answers()
     if roster is None:
         return coordinator
     if coordinator.roster is not None and coordinator.roster.keys != roster.keys:
         raise DpvalueError(f"{state / ROSTER} is not the roster that was given")
-    for release_file, release, seal in coordinator.kept():
+    for release_file, release, seal in coordinator.stored_releases():
         try:
             roster.require_signed(release.party, seal)
         except DpvalueError as error:
@@ -178,63 +180,74 @@ def _evidence(state: Path, roster: Roster | None) -> Coordinator:
     return coordinator
 
 
-def _unlike_noise(job: Job) -> list[str]:
-    """What is wrong with the guarantee that a job states: it must be what its noise makes of its rounds."""
+def _compare_guarantee(job: Job) -> list[str]:
+    """The differences between the stated guarantee of a job and that of its noise and rounds."""
     mechanism, privacy, file = job.mechanism, job.privacy, f"{STATE}/study.job"
-    spent = guarantee(
+    expected = guarantee(
         privacy, mechanism.noise_multiplier, job.rounds, mechanism.clip, job.simulation is not None, mechanism.law
     )
     law = find_law(mechanism.law)
     loss = law.loss(mechanism.noise_multiplier, job.rounds * privacy.parties_per_person)
     epsilon = law.epsilon(loss, privacy.delta)
-    if epsilon > _MOST * (spent.epsilon or 0.0):
-        return [differs(file, "privacy.epsilon", spent.epsilon, epsilon)]
-    stated = None if job.about.table is None else job.about.table[0]["guarantee"]
-    return compare_tree(file, stated, asdict(spent), {_STATED: _TINY}, _STATED)[1]
+    if epsilon > _MOST * (expected.epsilon or 0.0):
+        return [difference(file, "privacy.epsilon", expected.epsilon, epsilon)]
+    stored = None if job.about.table is None else job.about.table[0]["guarantee"]
+    return compare_tree(file, stored, asdict(expected), {_STATED: _TINY}, _STATED)[1]
 
 
 def _compare_requests(coordinator: Coordinator) -> list[str]:
-    """What differs between the requests of later rounds and what earlier releases make of the job."""
+    """The differences between the requests of later rounds and those rebuilt from earlier releases."""
     differences: list[str] = []
     for number in range(1, coordinator.round + 1):
-        for party, made in coordinator.requests(number).items():
+        for party, request in coordinator.requests(number).items():
             path = coordinator.request_file(number, party)
             file = str(path.relative_to(coordinator.folder.parent))
-            with collecting(differences, file):
-                (header, tensors), own = Request.from_bytes(read_bytes(path, "a request"), file).parts(), made.parts()
-                differences += compare_tree(file, header, own[0], {})[1] + compare_tensors(file, tensors, own[1])
+            with note_errors(differences, file):
+                (header, tensors), rebuilt = (
+                    Request.from_bytes(read_bytes(path, "a request"), file).parts(),
+                    request.parts(),
+                )
+                differences += compare_tree(file, header, rebuilt[0], {})[1] + compare_tensors(
+                    file, tensors, rebuilt[1]
+                )
     return differences
 
 
 def _files(folder: Path) -> list[Path]:
-    """All files in a folder of results; of a folder inside that other commands write, its name."""
-    found = []
+    """All files in a folder of results; folders inside that other commands write are listed by name."""
+    files = []
     for path in sorted(folder.iterdir()):
-        found += sorted(inside for inside in path.rglob("*") if not inside.is_dir()) if path.name == STATE else [path]
-    return found
+        files += sorted(inside for inside in path.rglob("*") if not inside.is_dir()) if path.name == STATE else [path]
+    return files
 
 
 def _is_unchecked(path: Path) -> bool:
-    """Whether a file is no result, but what other commands or a writer that was killed leave beside them."""
-    own = path.parts[0] == STATE and path.name in _NOTES
-    return own or path.name.startswith(".") or (len(path.parts) == 1 and path.name.startswith("revalue-"))
+    """Whether a file is no result: a note of the coordinator, a partial file, or the output of another command."""
+    is_note = path.parts[0] == STATE and path.name in _NOTES
+    return is_note or path.name.startswith(".") or (len(path.parts) == 1 and path.name.startswith("revalue-"))
 
 
-def _strangers(folder: Path, coordinator: Coordinator) -> list[str]:
-    """Files that are no part of results."""
-    known = {folder / name for name in OUTPUTS} | coordinator.files()
-    strange = (path.relative_to(folder) for path in _files(folder) if path not in known)
-    return [f"{path}: no part of the results" for path in strange if not _is_unchecked(path)]
+def _unknown_files(folder: Path, coordinator: Coordinator) -> list[str]:
+    """The files that do not belong to the results."""
+    known_files = {folder / name for name in OUTPUTS} | coordinator.files()
+    unknown = (path.relative_to(folder) for path in _files(folder) if path not in known_files)
+    return [f"{path}: no part of the results" for path in unknown if not _is_unchecked(path)]
 
 
-def _choices(folder: Path, stored: dict[str, Any], options: RunConfig, differences: list[str]) -> RunConfig:
-    """The job's options with what whoever valued has chosen, as run.json says; and how run.toml differs."""
+def _read_choices(folder: Path, stored: dict[str, Any], options: RunConfig, differences: list[str]) -> RunConfig:
+    """The job's options with the choices in run.json; differences of run.toml are added to `differences`."""
     recorded = stored.get("toml")
-    with collecting(differences, "run.json, toml"):
+    with note_errors(differences, "run.json, toml"):
         TEXT("toml", recorded)
-        given = make_config(parse_options(str(recorded), "toml"))
-        options = replace(options, test=given.test, semivalue=given.semivalue, metric=given.metric, pay=given.pay)
-    with collecting(differences, "run.toml"):
+        stored_config = make_config(parse_options(str(recorded), "toml"))
+        options = replace(
+            options,
+            test=stored_config.test,
+            semivalue=stored_config.semivalue,
+            metric=stored_config.metric,
+            pay=stored_config.pay,
+        )
+    with note_errors(differences, "run.toml"):
         text = (folder / "run.toml").read_bytes().decode()
         if recorded != text:
             differences.append("run.json, toml: it differs from run.toml")
@@ -242,14 +255,14 @@ def _choices(folder: Path, stored: dict[str, Any], options: RunConfig, differenc
     return options
 
 
-def _recorded(record: Record, options: RunConfig) -> tuple[str, ...]:
-    """What was taken as a folder says it."""
+def _recorded_choices(record: Record, options: RunConfig) -> tuple[str, ...]:
+    """The choices that were read from the folder, in words."""
     versions = record.versions
-    paid = () if options.pay is None else (f"a total of {options.pay:,g} to pay",)
+    total = () if options.pay is None else (f"a total of {options.pay:,g} to pay",)
     return (
         f"made on {record.made} with Python {versions.python} and torch {versions.torch}",
         f"public file called {options.test}",
         f"semivalues {', '.join(options.semivalue)}",
         f"metric {options.metric}",
-        *paid,
+        *total,
     )

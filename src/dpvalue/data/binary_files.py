@@ -1,9 +1,8 @@
-"""NPZ and Parquet files, read some rows at a time: what is in memory is a block of rows, however long a file is.
+"""Readers of NPZ and Parquet files. Each reads a block of rows at a time, so memory does not grow with the file.
 
-Of an NPZ archive only headers are read at first. An array that is stored row by row is streamed, compressed or not, and
-the archive's check sums are compared on the way. One that is stored column by column (Fortran's order) is mapped into
-memory where it is not compressed, a window for each block; compressed, it can only be read whole, and a large one is
-refused.
+Opening an NPZ archive reads its headers only. An array in C order is streamed, compressed or not, and its checksum is
+verified on the way. An array in Fortran order is memory-mapped, one window per block, if it is not compressed. A
+compressed array in Fortran order can only be read whole; a large one is refused.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _DAMAGED = (
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """An array of an archive: what its header says, and where the numbers begin in the member's bytes."""
+    """An array of an archive: its header, and the offset of its numbers in the member's bytes."""
 
     name: str
     entry: zipfile.ZipInfo
@@ -69,7 +68,7 @@ class ArchiveMember:
 
 @dataclass(frozen=True, eq=False)
 class Npz:
-    """An open NPZ file of plain arrays with one row per record each; made by `open_npz`."""
+    """An open NPZ file of plain arrays with one row per record each; `open_npz` makes it."""
 
     path: Path
     binary: IO[bytes]
@@ -83,7 +82,7 @@ class Npz:
 
     @cached_property
     def places(self) -> dict[str, tuple[ArchiveMember, int]]:
-        """By the name of a column, its array and its place in a row."""
+        """The array of each column, by the column's name, and the column's place in a row."""
         places: dict[str, tuple[ArchiveMember, int]] = {}
         for member in self.members:
             for place, name in enumerate(member.columns):
@@ -93,12 +92,12 @@ class Npz:
         return places
 
     def rows_of(self, names: Sequence[str], size: int) -> int:
-        """Return how many records of the arrays that hold some columns take so many bytes; at least one."""
+        """Return how many records fit in `size` bytes, over the arrays that hold these columns; at least 1."""
         members = {member.name: member for member, _ in map(self.places.__getitem__, names)}
         return max(1, size // max(1, sum(member.width * member.dtype.itemsize for member in members.values())))
 
     def blocks(self, names: Sequence[str], most: int) -> Iterator[Columns]:
-        """Yield some columns of all records, at most so many at once."""
+        """Yield these columns of all records, in blocks of at most `most` records."""
         members = {member.name: member for member, _ in map(self.places.__getitem__, names)}
         pieces = {name: self._pieces(member, most) for name, member in members.items()}
         for _ in range(0, self.rows, most):
@@ -114,7 +113,7 @@ class Npz:
         return of_array(blocks[member.name][:, place])
 
     def _pieces(self, member: ArchiveMember, most: int) -> Iterator[Array]:
-        """The rows of an array, flat (rows, width), at most so many at once."""
+        """The rows of an array, flattened to (rows, width), in blocks of at most `most` rows."""
         if not member.by_columns:
             return _stream_array(self.archive, member, most)
         if member.entry.compress_type == zipfile.ZIP_STORED:
@@ -130,7 +129,7 @@ class Npz:
 
 @contextmanager
 def open_npz(path: Path) -> Iterator[Npz]:
-    """Open an NPZ file and read its headers; raises unless it holds arrays of rows."""
+    """Open an NPZ file and read its headers; raise unless its arrays have one row per record."""
     with ExitStack() as stack:
         with _report_damage(path):
             binary = stack.enter_context(path.open("rb"))
@@ -143,7 +142,7 @@ def open_npz(path: Path) -> Iterator[Npz]:
 
 @contextmanager
 def _report_damage(path: Path) -> Iterator[None]:
-    """Say in one line whatever is wrong with what is read here: other messages may quote what is in the file."""
+    """Replace any error of the readers by one fixed line, because their messages may quote cells of the file."""
     try:
         yield
     except _DAMAGED:
@@ -151,9 +150,9 @@ def _report_damage(path: Path) -> Iterator[None]:
 
 
 def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> ArchiveMember:
-    """What the header of an array says; raises ValueError unless it is of numbers, texts or times, and as long as that.
+    """The header of an array; raises ValueError unless it holds numbers, texts or times and has the size it claims.
 
-    Before any memory is asked for: a header may claim a shape of 10^12.
+    The check comes before any allocation: a header may claim a shape of 10^12.
     """
     with archive.open(entry) as file:
         version = np.lib.format.read_magic(file)
@@ -215,13 +214,13 @@ _INDEX = re.compile(r"__index_level_\d+__")  # that pandas writes into Parquet b
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Parquet:
-    """An open Parquet file; made by `open_parquet`.
+    """An open Parquet file; `open_parquet` makes it.
 
     Attributes:
         path: the file.
         names: its columns, without pandas' index.
-        nested: those that hold lists or other nested cells; such a cell is never read, and counts as missing.
-        with_texts: those that hold texts or bytes.
+        nested: columns of lists or other nested cells, which are never read and count as missing.
+        with_texts: columns of texts or bytes.
         rows: the number of records.
     """
 
@@ -233,7 +232,7 @@ class Parquet:
     rows: int
 
     def blocks(self, names: Sequence[str], most: int) -> Iterator[Columns]:
-        """Yield some columns of all records, at most so many records at once."""
+        """Yield these columns of all records, in blocks of at most `most` records."""
         flat = [name for name in names if name not in self.nested]
         size = min(most, _TEXT_ROWS) if self.with_texts.intersection(flat) else most
         pieces = self.file.iter_batches(batch_size=size, columns=flat)
@@ -255,7 +254,7 @@ class Parquet:
 
 
 def open_parquet(path: Path) -> Parquet:
-    """Open a Parquet file, and read its metadata; raises unless they are whole."""
+    """Open a Parquet file and read its metadata; raise if they are damaged."""
     try:
         from pyarrow import parquet, types
     except ModuleNotFoundError:
@@ -276,7 +275,7 @@ def open_parquet(path: Path) -> Parquet:
 
 
 def _names(schema: Any) -> tuple[str, ...]:
-    """The names of the columns, but for those that pandas keeps its index in."""
+    """The names of the columns, without the index columns of pandas."""
     metadata = json.loads((schema.metadata or {}).get(b"pandas", b"{}"))
     indices = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     index = {name for name in indices if isinstance(name, str)} if isinstance(indices, list) else set()
@@ -285,7 +284,7 @@ def _names(schema: Any) -> tuple[str, ...]:
 
 @contextmanager
 def _report_parquet_damage(path: Path, trouble: str) -> Iterator[None]:
-    """Say in one line whatever pyarrow finds wrong with a file."""
+    """Replace any error of pyarrow by one line that names the file."""
     from pyarrow import ArrowException
 
     try:

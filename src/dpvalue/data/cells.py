@@ -1,10 +1,6 @@
-"""What a cell says, whoever wrote it and in whatever file: its canonical text, its number, its identity.
+"""Parsing of cells: the canonical text, the number and the identity of one cell, whatever file it comes from.
 
-A text of more than `LONGEST_CELL` characters, or with more than `MOST_MARKS` combining marks in a row, is unreadable.
-The rule is public and looks at one cell alone. With it, the work on a cell grows no faster than its length: Unicode's
-normal forms take time that grows with the square of a run of marks.
-
-A cell is parsed alone: nothing here looks at two cells together, so that nobody's cell changes what another's becomes.
+Each function parses one cell alone, so no cell affects how another is parsed.
 
 The canonical text of a cell:
 
@@ -17,8 +13,9 @@ The canonical text of a cell:
 - any other text: itself, in Unicode's form NFC, without white space around it. Bytes are read as UTF-8; what is not
   UTF-8 in them is U+FFFD.
 
-A text of more than `LONGEST_CELL` characters, or with more than `MOST_MARKS` combining marks in a row, is *unreadable*
-(`dpvalue.data.cells`): it has no canonical text, is no number and no identity, and is not missing.
+A text of more than `LONGEST_CELL` characters, or with more than `MOST_MARKS` combining marks in a row, is *unreadable*:
+it has no canonical text, is no number and no identity, and is not missing. The limits bound the time that Unicode
+normalisation takes, which grows with the square of a run of marks.
 
 A text of more than 400 characters is no number and no date. As a *number*, a cell is a double; true and false are 1 and
 0. What is missing is NaN; what is not a finite number (a word, a date, 1e400, infinity) is infinite.
@@ -42,19 +39,19 @@ from uuid import UUID
 import numpy as np
 
 LONGEST_CELL = 2**16
-"""The characters of the longest text that is read."""
+"""The length of the longest readable text, in characters."""
 
 MOST_BYTES = 4 * LONGEST_CELL
-"""The most bytes of such a text in UTF-8: a reader may cut a longer one behind one byte more, and it stays too long."""
+"""The size of the longest readable text in UTF-8, in bytes. A reader may cut a longer text to one byte more."""
 
 MOST_MARKS = 30
-"""The combining marks in a row that a text may hold, as in Unicode's stream-safe format (UAX 15)."""
+"""The largest number of consecutive combining marks, as in Unicode's stream-safe format (UAX 15)."""
 
 _MARKS_WITHOUT_CLASS = "\u0f73\u0f75\u0f81"  # they become two marks each, and have no combining class of their own
 
 
 def is_readable(cell: str) -> bool:
-    r"""Return whether a text is within the bounds.
+    r"""Return whether a text is within the limits.
 
     >>> [is_readable(cell) for cell in ("north", "x" * 70_000, "a" + "\u0301" * 30, "a" + "\u0301" * 31)]
     [True, False, True, False]
@@ -63,10 +60,10 @@ def is_readable(cell: str) -> bool:
 
 
 def readable(cell: str) -> str | None:
-    """Return a text in Unicode's form NFC, without white space around it; None for one that is unreadable.
+    """Return a text in Unicode's form NFC, without surrounding white space; None if it is unreadable.
 
-    Halves of surrogate pairs, which nothing can write, are replaced. What is returned is readable itself: a form may be
-    longer than the text, and an id is read again where persons are numbered.
+    Lone surrogates are replaced by U+FFFD. The result is readable itself: normalisation may lengthen a text, and ids
+    are parsed twice.
     """
     if not is_readable(cell):
         return None
@@ -79,12 +76,12 @@ def readable(cell: str) -> str | None:
 
 
 def decode(cell: bytes) -> str:
-    """Return bytes as a text in UTF-8, U+FFFD for what is not; of a cell that is too long, a text that is too long."""
+    """Return bytes as text in UTF-8, with U+FFFD for invalid bytes. A cell that is too long stays too long."""
     return cell[: MOST_BYTES + 1].decode("utf-8", errors="replace")
 
 
 def _stacks_marks(cell: str) -> bool:
-    """Whether more than `MOST_MARKS` combining marks stand in a row."""
+    """Whether a text has more than `MOST_MARKS` consecutive combining marks."""
     if len(cell) <= MOST_MARKS or cell.isascii():
         return False
     run = 0
@@ -123,7 +120,7 @@ _MOST_BITS = 4096
 
 
 def text(cell: Any) -> str | None:
-    """Return the canonical text of a cell; None for what is missing, unreadable or held by no table (a list, say).
+    """Return the canonical text of a cell; None if it is missing, unreadable or not a scalar.
 
     >>> [text(cell) for cell in (7, 7.0, " 007 ", "7.50", True, "TRUE", "2024-05-01 00:00:00", "NA", "north")]
     ['7', '7', '7', '7.5', 'true', 'true', '2024-05-01', None, 'north']
@@ -141,7 +138,7 @@ def text(cell: Any) -> str | None:
 
 
 def number(cell: Any) -> float:
-    """Return a cell as a number: NaN if it is missing, infinity if it is anything but a finite number.
+    """Return a cell as a number: NaN if it is missing, infinity if it is not a finite number.
 
     >>> [number(cell) for cell in ("1.5", True, "false", "", "1e400", "maybe", -inf)]
     [1.5, 1.0, 0.0, nan, inf, inf, inf]
@@ -160,7 +157,7 @@ def number(cell: Any) -> float:
 
 
 def identity(cell: Any) -> str | None:
-    """Return the canonical form of an id; None if it is missing, or a float that cannot tell whole numbers apart.
+    """Return the canonical form of an id; None if it is missing, or a float too large for exact whole numbers.
 
     >>> [identity(cell) for cell in ("007", 7.0, 2**60, 2.0**60, "1.2e+18", "12e5", "A-7", "1.10", "NA")]
     ['7', '7', '1152921504606846976', None, None, '12e5', 'A-7', '1.10', None]
@@ -169,7 +166,7 @@ def identity(cell: Any) -> str | None:
 
 
 def party_name(cell: Any) -> str | None:
-    """Return the canonical form of the name of a party; None if it is empty, unreadable, or a float as for `identity`.
+    """Return the canonical form of a party's name; None if it is empty, unreadable, or too large a float.
 
     >>> [party_name(cell) for cell in ("007", "NA", "", None, " north ", 3)]
     ['7', 'NA', None, None, 'north', '3']
@@ -205,7 +202,7 @@ def is_missing(cell: Any) -> bool:
 
 
 def is_infinite(cell: Any) -> bool:
-    """Return whether a cell is a number that is infinite, or too large for a double; a word is not."""
+    """Return whether a cell is an infinite number, or a number too large for a double."""
     if isinstance(cell, str):
         if len(cell) > LONGEST_CELL or len(cell := cell.strip()) > _LONGEST:
             return False
@@ -214,16 +211,16 @@ def is_infinite(cell: Any) -> bool:
 
 
 def parse_cells(cells: list[Any], parse: Callable[[Any], Any]) -> list[Any]:
-    """Return what each cell is parsed to, alone; equal texts are parsed once."""
+    """Return `parse(cell)` of each cell; equal texts are parsed once."""
     if set(map(type, cells)) <= {str, type(None)}:
         parsed = {cell: parse(cell) for cell in set(cells)}
         return list(map(parsed.__getitem__, cells))
-    # Not once for equal cells: 1, 1.0 and True are equal in Python, and not the same text.
+    # Equal cells are parsed one by one: 1, 1.0 and True are equal in Python but have different texts.
     return [parse(cell) for cell in cells]
 
 
 def index_of(names: tuple[Any, ...]) -> dict[str, int]:
-    """Return the places of public names (classes, categories) by canonical text; true and 1 are one where either is.
+    """Return the place of each public name (class, category) by canonical text; "true" and "1" are synonyms.
 
     >>> index_of(("no", "yes"))
     {'no': 0, 'yes': 1}
@@ -242,7 +239,7 @@ def index_of(names: tuple[Any, ...]) -> dict[str, int]:
 
 
 def _plain(cell: Any) -> str | bool | int | float | None:
-    """A cell that is no text as one of Python's plain values; None for what is missing or is not a cell at all."""
+    """A cell that is not a text as a plain Python value; None if it is missing or not a scalar."""
     if isinstance(cell, np.floating):
         cell = float(cell)
     elif isinstance(cell, np.generic) and not isinstance(cell, np.datetime64):
@@ -261,7 +258,7 @@ def _plain(cell: Any) -> str | bool | int | float | None:
 
 
 def word(cell: Any) -> str | None:
-    """Return a cell as a transformer of texts gets it: a text as it is, anything else in canonical form.
+    """Return a cell as a transformer of texts gets it: a text unchanged, anything else in canonical form.
 
     >>> [word(cell) for cell in ("007", 7.0, None)]
     ['007', '7', None]
@@ -276,7 +273,7 @@ def _text(cell: str) -> str | None:
     if canonical is None or canonical in MISSING:
         return None
     cell = canonical
-    if len(cell) > _LONGEST:  # no expression is tried on what may be a megabyte
+    if len(cell) > _LONGEST:  # keeps regular expressions off very long texts
         return cell
     whole = _WHOLE.fullmatch(cell)
     if whole is not None:
@@ -291,7 +288,7 @@ def _text(cell: str) -> str | None:
 
 
 def parse_numbers(cells: list[Any]) -> list[float]:
-    """Return `number` of each cell, each alone; fast where they are texts, most of which are plain numbers.
+    """Return `number(cell)` of each cell; fast for texts that are plain numbers.
 
     >>> each_number(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
     [1.5, 2.0, nan, inf, inf, nan, nan, 1.0]

@@ -1,10 +1,10 @@
-"""Checks of private rows: public rows are not private ones, and what is wrong, for the holder alone.
+"""Checks that public and private rows are distinct, and lists of unusable private rows for their holder.
 
-Public things alone decide: where files and arrays stand, and never what is in them. Whether a private row also stands
-in another public file is private; `dpvalue check` tells whoever holds the rows. Such a row is not protected.
+The checks of distinctness compare files and memory, never cells: whether a private row also appears in another public
+file is private. `dpvalue check` tells it to the holder of the rows. Such a row is not protected.
 
-Rows that cannot be used contribute nothing to a release, unreported. This is the other half of that rule: the holder
-may ask. What it returns is computed from private rows without any noise, so no run, plan or report calls it.
+Unusable rows contribute zero to a release and are not reported. Only their holder may list them: the functions that
+return a `Problem` read private rows and add no noise. No run, plan or report calls them.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ADVICE = "public rows are not protected"
 
 
 def require_other_file(private: Iterable[str | Path], public: str | Path) -> None:
-    """Raise if a public file is one of the private ones, by whatever path or link."""
+    """Raise if the public file is one of the private files, also by another path or link."""
     for path in map(Path, private):
         if is_same_file(path, Path(public)):
             raise DpvalueError(f"the public file must differ from the private file {path}: {_ADVICE}")
 
 
 def is_same_file(path: Path, other: Path) -> bool:
-    """Return whether two paths lead to one file."""
+    """Return whether two paths lead to the same file."""
     try:
         return path.resolve() == other.resolve() or path.samefile(other)
     except (OSError, RuntimeError, ValueError):  # one is not there, goes round in links, or is no path
@@ -51,7 +51,7 @@ def is_same_file(path: Path, other: Path) -> bool:
 
 
 def require_other_rows(parties: Parties, utility: Utility) -> None:
-    """Raise if public rows or labels are private ones: the same objects, or ones that show the same memory."""
+    """Raise if public rows or labels are the same object as private ones, or share memory with them."""
     ours = [part.dataset if isinstance(part, DatasetRows) else part for part in (parties.source, parties.X, parties.y)]
     theirs = [utility.source, utility.X, utility.y]
     same = any(one is not None and one is other for one, other in product(ours, theirs))
@@ -68,7 +68,7 @@ def _listed(parts: list[Any]) -> set[int]:
 
 
 def _shares_dataset(dataset: Any, other: Any) -> bool:
-    """Whether two torch Datasets are of one, and have an item in common."""
+    """Whether two torch Datasets are subsets of one dataset and have an item in common."""
     if not isinstance(dataset, Dataset) or not isinstance(other, Dataset):
         return False
     (base, items), (other_base, other_items) = _base_dataset(dataset), _base_dataset(other)
@@ -78,7 +78,7 @@ def _shares_dataset(dataset: Any, other: Any) -> bool:
 
 
 def _base_dataset(dataset: Any) -> tuple[Any, Array | None]:
-    """The dataset that a subset, or a subset of a subset, is of, and its items there; None for all."""
+    """The dataset under nested subsets, and the positions of the subset's items in it; None for all items."""
     items: Array | None = None
     while isinstance(dataset, Subset):
         own = np.asarray(dataset.indices, dtype=np.int64)
@@ -87,7 +87,7 @@ def _base_dataset(dataset: Any) -> tuple[Any, Array | None]:
 
 
 def _arrays(part: Any) -> Iterator[Array | Tensor]:
-    """The arrays and tensors that an object shows, without a copy."""
+    """The arrays and tensors that back an object, without a copy."""
     if isinstance(part, np.ndarray):
         yield part
     elif isinstance(part, Tensor):
@@ -122,14 +122,14 @@ def _of_column(column: Column) -> Iterator[Array]:
 
 
 def _of_tensor(tensor: Tensor) -> Iterator[Array | Tensor]:
-    """A tensor, as an array where it can be shown as one."""
+    """A tensor, as a NumPy array where that needs no copy."""
     if tensor.layout is torch.strided:
         whole = tensor.detach()
         yield whole if whole.device.type != "cpu" or whole.dtype is torch.bfloat16 else whole.numpy()
 
 
 def _share_memory(ours: list[Array | Tensor], theirs: list[Array | Tensor]) -> bool:
-    """Whether one of the first shows a byte that one of the others shows: of those whose ranges overlap, each byte."""
+    """Whether an array of the first list shares a byte with an array of the second list."""
     spans = sorted(
         (*_span(array), side, place)
         for side, arrays in enumerate((ours, theirs))
@@ -148,7 +148,7 @@ def _share_memory(ours: list[Array | Tensor], theirs: list[Array | Tensor]) -> b
 
 
 def _span(array: Array | Tensor) -> tuple[int, int]:
-    """Where an array begins and ends in memory."""
+    """The first and the end address of an array in memory."""
     if isinstance(array, np.ndarray):
         return np.lib.array_utils.byte_bounds(array) if array.size else (0, 0)
     if not array.numel():
@@ -158,7 +158,7 @@ def _span(array: Array | Tensor) -> tuple[int, int]:
 
 
 def _meet(array: Array | Tensor, other: Array | Tensor) -> bool:
-    """Whether two arrays whose ranges overlap share a byte; of tensors on another device, the ranges decide."""
+    """Whether two arrays with overlapping ranges share a byte; for tensors on another device the ranges decide."""
     if isinstance(array, np.ndarray) and isinstance(other, np.ndarray):
         return np.shares_memory(array, other)
     return isinstance(array, Tensor) and isinstance(other, Tensor) and array.device == other.device
@@ -166,12 +166,12 @@ def _meet(array: Array | Tensor, other: Array | Tensor) -> bool:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with one row, which therefore contributes nothing.
+    """A reason why a row is unusable; the row contributes zero.
 
     Attributes:
-        row: its position, from 0.
-        column: the name (or number) of the column; "label", "group" or "person" where that is what is wrong.
-        what: what is wrong with it.
+        row: position of the row, from 0.
+        column: name or number of the column; "label", "group" or "person" for these.
+        what: the reason.
 
     Example:
         >>> print(Problem(row=2, column="age", what="not a finite number"))
@@ -187,7 +187,7 @@ class Problem:
 
 
 def feature_problems(raw: Any, encoding: Encoding) -> list[Problem]:
-    """Return the rows whose features cannot be used, with the first column that is to blame where that can be told."""
+    """Return the rows with unusable features, with the first unusable column where it is known."""
     raw = as_columns(raw) if is_frame(raw) else raw
     numbers = _single(encoding.features(raw, "parties' features")).reshape(row_count(raw, "rows"), -1)
     bad = ~np.asarray(np.isfinite(numbers).all(axis=1))
@@ -196,7 +196,7 @@ def feature_problems(raw: Any, encoding: Encoding) -> list[Problem]:
 
 
 def _column(raw: Any, row: int, encoding: Encoding) -> str:
-    """The first column of a row that is not a finite number where the public set has numbers."""
+    """The first column of a row without a finite number where the public set has numbers."""
     if is_frame(raw):
         table = as_columns(raw).take([row])
         numeric = encoding.row_form.numeric if encoding.row_form else dict.fromkeys(table.columns, True)
@@ -214,13 +214,13 @@ def _column(raw: Any, row: int, encoding: Encoding) -> str:
 
 
 def _single(numbers: Array) -> Array:
-    """Numbers as the engine holds them by default: what is finite as a double may not be so in single precision."""
+    """Numbers in single precision, the engine's default, in which a finite double may be infinite."""
     with np.errstate(all="ignore"):
         return numbers.astype(np.float32)
 
 
 def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
-    """Return the rows whose label is missing, or none of the public set's."""
+    """Return the rows whose label is missing or not a label of the public set."""
     labels = encoding.labels(raw, "parties' labels")
     missing = label_column(raw, "parties' labels").missing_cells()
     bad = labels < 0 if encoding.task == CLASSIFICATION else ~np.isfinite(_single(labels))
@@ -229,7 +229,7 @@ def label_problems(raw: Any, encoding: Encoding) -> list[Problem]:
 
 
 def owner_problems(party: Ints, person: Ints | None) -> list[Problem]:
-    """Return the rows of no party, and of no person."""
+    """Return the rows without a party, and the rows without a person."""
     problems = [Problem(int(row), "group", "missing") for row in np.flatnonzero(party < 0)]
     if person is not None:
         text = "no id: missing, or a float of 2^53 or more"

@@ -1,7 +1,7 @@
-"""Tables as columns of cells: one form for frames of pandas and polars, Arrow and arrays (`dpvalue.data.conversions`).
+"""Tables as columns of cells: one form for pandas, polars, Arrow and arrays (`dpvalue.data.conversions`).
 
-A column is kept as it was stored: an array of numbers with a mask of what is missing, or a list of cells. No type is
-inferred over its cells, so that what one cell becomes never depends on another (`dpvalue.data.cells`).
+A column keeps its storage: an array of numbers with a mask of missing cells, or a list of cells. No type is inferred
+over several cells, so how a cell is parsed never depends on another (`dpvalue.data.cells`).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Column:
-    """The cells of a column: an array of numbers or booleans with what is missing in it, or a list of any cells.
+    """The cells of a column: an array of numbers or booleans with a mask of missing cells, or a list of any cells.
 
-    `is_text` says that its format stores texts as texts: "7" is then a category where a CSV file means a number.
+    `is_text` marks a typed column of texts, in which "7" is a category; in a CSV file it is a number.
     """
 
     cells: Array | list[Any]
@@ -48,7 +48,7 @@ class Column:
         return len(self.cells)
 
     def take(self, rows: Any) -> Column:
-        """Return some rows, by position."""
+        """Return the rows at these positions."""
         if isinstance(self.cells, list):
             return Column([self.cells[row] for row in rows], None, self.is_text)
         return Column(self.cells[rows], None if self.missing is None else self.missing[rows], self.is_text)
@@ -57,7 +57,7 @@ class Column:
         """Return the cells as numbers: NaN for a missing cell, infinity for one that is not a number."""
         if isinstance(self.cells, list):
             return np.array(parse_numbers(self.cells), dtype=np.float64)
-        with np.errstate(all="ignore"):  # nothing may be said of a private cell
+        with np.errstate(all="ignore"):  # a private cell must not warn
             numbers = self.cells.astype(np.float64)
         numbers[np.isinf(numbers)] = np.inf
         if self.missing is not None:
@@ -65,19 +65,19 @@ class Column:
         return numbers
 
     def texts(self) -> Array:
-        """Return the canonical texts of the cells (objects); None where one is missing."""
+        """Return the canonical texts of the cells (objects); None for a missing cell."""
         return self._parse(text)
 
     def identities(self) -> Array:
-        """Return the cells as ids (objects); None where there is none."""
+        """Return the cells as ids (objects); None for a cell that is no id."""
         return self._parse(identity)
 
     def party_names(self) -> Array:
-        """Return the cells as names of parties (objects); None where there is none."""
+        """Return the cells as names of parties (objects); None for a cell that is no name."""
         return self._parse(party_name)
 
     def words(self) -> Array:
-        """Return the cells as a transformer gets them (objects): texts as they are, others in canonical form."""
+        """Return the cells as a transformer gets them (objects): texts unchanged, others in canonical form."""
         if not isinstance(self.cells, list):
             return self.texts()
         return _objects([word(cell) for cell in self.cells])
@@ -134,17 +134,17 @@ class Columns:
         return Columns({name: column for name, column in self.by_name.items() if name not in names})
 
     def take(self, rows: Any) -> Columns:
-        """Return some rows, by position."""
+        """Return the rows at these positions."""
         return Columns({name: column.take(rows) for name, column in self.by_name.items()})
 
     def finite(self, name: str) -> Floats:
-        """Return a column as numbers; NaN for whatever is not a finite one."""
+        """Return a column as numbers; NaN for a cell that is not a finite number."""
         numbers = self[name].numbers()
         numbers[np.isinf(numbers)] = np.nan
         return numbers
 
     def unreadable(self, numeric: Mapping[str, bool]) -> Bools:
-        """Return which rows have a cell that is neither a number nor missing in a column of numbers."""
+        """Return which rows have a cell in a numeric column that is neither a number nor missing."""
         bad = np.zeros(len(self), dtype=bool)
         for name in self.columns:
             if numeric[name]:
@@ -152,11 +152,11 @@ class Columns:
         return bad
 
     def is_numeric(self) -> dict[str, bool]:
-        """Return which columns hold numbers: every cell that is not missing is one (true and false are 1 and 0)."""
+        """Return which columns are numeric: every cell is a number, a boolean or missing."""
         return {name: _is_numeric(column) for name, column in self.by_name.items()}
 
     def to_pandas(self, numeric: Mapping[str, bool]) -> pandas.DataFrame:
-        """Return a frame whose columns are numbers (float64; NaN for a cell that is not one) or texts."""
+        """Return a pandas frame of numeric columns (float64, NaN for other cells) and columns of texts."""
         import pandas as pd
 
         columns = {name: self.finite(name) if numeric[name] else self[name].words() for name in self.columns}
@@ -172,7 +172,7 @@ def _is_numeric(column: Column) -> bool:
 
 
 def concatenate(parts: Sequence[Columns]) -> Columns:
-    """Return the rows of several public tables, one table after the other."""
+    """Return the rows of several public tables, concatenated."""
     return Columns({name: _concatenate_cells([part[name] for part in parts]) for name in parts[0].columns})
 
 
@@ -189,5 +189,5 @@ def _as_list(column: Column) -> list[Any]:
 
 
 def is_frame(data: Any) -> bool:
-    """Return whether data is a table with named columns: ours, or a frame of pandas or polars."""
+    """Return whether data is a table with named columns: `Columns`, or a frame of pandas or polars."""
     return hasattr(data, "columns")

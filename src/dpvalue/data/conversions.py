@@ -1,9 +1,8 @@
-"""From frames of pandas and polars, Arrow and arrays to columns of cells.
+"""Conversions of pandas, polars, Arrow and arrays to columns of cells.
 
-Each conversion works on a cell, or on what is public of a column: its type and its length. No conversion raises, warns
-or takes another path for a whole column because of what one cell holds: bytes that are not UTF-8, a year that Python
-has no date for, a number beyond a double. A text that is too long to be read is cut before it is copied
-(`dpvalue.data.cells`).
+Each conversion depends on one cell and on the public type and length of its column. No cell makes a conversion raise,
+warn or convert the rest of the column differently: not bytes that are not UTF-8, a year beyond Python's dates, or a
+number beyond a double. A text that is too long is cut before it is copied (`dpvalue.data.cells`).
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def of_pandas(series: Any) -> Column:
 
 
 def _in_zone(moment: Any, zone: Any) -> Any:
-    """A time in its zone; in UTC in a year that Python has no dates for, where zones have no offset."""
+    """A time in its zone; in UTC for a year beyond Python's dates."""
     try:
         return moment.tz_convert(zone)
     except (NotImplementedError, OverflowError, ValueError):
@@ -92,7 +91,7 @@ def _decode_cells(cells: list[bytes | None]) -> list[str | None]:
 
 
 def _moments(series: Any) -> Column:
-    """Dates and times of polars as texts, by whole numbers: its own conversions end with the years of Python."""
+    """Dates and times of polars as texts, through whole numbers: polars converts only years of Python's dates."""
     missing, kind = series.is_null().to_numpy(), str(series.dtype)
     whole = series.to_physical().cast(int).fill_null(0).to_numpy()
     if not kind.startswith("Date"):  # times of day and durations are numbers
@@ -124,7 +123,7 @@ def of_arrow(column: Any) -> Column:
 
 
 def _storage(column: Any) -> Any:
-    """A column of an extension type as it is stored; but a UUID, and what is true or false, as the type means it."""
+    """The storage of a column of an extension type; UUIDs and booleans keep their type."""
     from pyarrow import BaseExtensionType, chunked_array
 
     while isinstance(column.type, BaseExtensionType) and column.type.extension_name not in (_UUID, "arrow.bool8"):
@@ -138,7 +137,7 @@ def _pieces(column: Any) -> list[Any]:
 
 
 def _of_dictionary(column: Any) -> Column:
-    """A column of places in a dictionary, whose texts are read once each."""
+    """A dictionary-encoded column; each text of the dictionary is decoded once."""
     from pyarrow import types
 
     value = column.type.value_type
@@ -161,7 +160,7 @@ def _moments_as_texts(column: Any) -> Any:
 
 
 def _cells(column: Any) -> list[Any]:
-    """The cells of a column of Arrow: texts are decoded each alone, as Arrow itself decodes all or none."""
+    """The cells of an Arrow column. Texts are decoded one by one, because Arrow decodes all or none."""
     from pyarrow import compute
 
     is_text = _is_text(column.type)
@@ -192,7 +191,7 @@ def of_array(array: Array) -> Column:
     kind = array.dtype.kind
     if kind in "biuf":
         if array.dtype.itemsize > 8:
-            with np.errstate(all="ignore"):  # nothing may be said of a private cell
+            with np.errstate(all="ignore"):  # a private cell must not warn
                 array = array.astype(np.float64)
         return Column(array)
     if kind in "US":
@@ -212,9 +211,9 @@ def _of_masked(array: Any) -> Column:
 
 
 def truncate(array: Array) -> Array:
-    """Return texts (or bytes) with room for no more than a cell that is too long.
+    """Return an array of texts or bytes, each cut to one character or byte beyond the limit of readable cells.
 
-    In an array each text takes as much room as the longest of them.
+    In a NumPy array each text takes as much memory as the longest.
     """
     letter, most = (np.dtype(np.uint32), LONGEST_CELL) if array.dtype.kind == "U" else (np.dtype(np.uint8), MOST_BYTES)
     width = array.dtype.itemsize // letter.itemsize
@@ -229,7 +228,7 @@ def truncate(array: Array) -> Array:
 
 
 def _replace_invalid(array: Array) -> Array:
-    """Texts in which no letter is beyond Unicode: NumPy stores any number, and Python raises for all of them."""
+    """Texts without invalid code points: NumPy stores them, and Python raises for the whole array."""
     width = array.dtype.itemsize // 4
     if not width or not len(array):
         return array
@@ -248,12 +247,12 @@ def _replace_rows(array: Array, bad: Bools) -> Array:
 
 
 def of_cells(cells: list[Any]) -> Column:
-    """Return the cells of a typed format as a column: texts among them are texts."""
+    """Return cells of a typed format as a column; it is a column of texts if any cell is a text."""
     return Column(cells, None, any(isinstance(cell, str | bytes) for cell in cells))
 
 
 def as_column(raw: Any) -> Column:
-    """Return labels or ids, however they are given: a column, a series, an array, a tensor or a list."""
+    """Return labels or ids as a column, from a column, a series, an array, a tensor or a list."""
     if isinstance(raw, Column):
         return raw
     if hasattr(raw, "iloc"):

@@ -1,7 +1,7 @@
-"""How raw features and labels become numbers: fixed by the public set, applied to each row alone.
+"""Encoding of raw features and labels as numbers: fitted to the public set, applied to each row alone.
 
-Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. What a private row becomes is a
-function of that row and of these; one that cannot be read becomes NaN (its label -1, or NaN), unreported.
+Classes, columns, shapes and the fit of `preprocess` come from the public (utility) set. The encoding of a private row
+is a function of that row and of these. An unreadable row becomes NaN (its label -1 or NaN) and is not reported.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _PIECE = 16 * _BLOCK  # rows of a Dataset, whose blocks are those of all its row
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class EncodedRows:
-    """Rows that a fitted transformer encoded as they were read from a file: no cell of it is kept."""
+    """Rows that a fitted transformer encoded while the file was read; no cell of the file is kept."""
 
     numbers: Array
     transformer: Any
@@ -54,8 +54,8 @@ class EncodedRows:
 class Encoding:
     """The numeric form of rows: the task, the classes (in order), the shape of a row, the columns of a frame.
 
-    `preprocess` is a fitted transformer, or None; `preprocessed` says that there was one even when a saved file, which
-    cannot hold it, has been loaded without it; `fitted` what it was fitted to.
+    `preprocess` is a fitted transformer, or None. `preprocessed` is True if the run had one; a file cannot hold a
+    transformer of scikit-learn, so a loaded encoding may lack it. `row_form` is the form of rows it was fitted to.
     """
 
     task: str
@@ -68,12 +68,12 @@ class Encoding:
 
     @property
     def schema(self) -> list[dict[str, Any]] | None:
-        """What our own transformer of columns has learnt; None for any other, which a file cannot hold."""
+        """The fitted values of a `Schema`; None for any other transformer, which a file cannot hold."""
         return self.preprocess.to_json() if isinstance(self.preprocess, Schema) else None
 
     @property
     def by_columns(self) -> bool:
-        """Whether the transformer is our own, of columns."""
+        """Whether the transformer is a `Schema`."""
         return isinstance(self.preprocess, Schema)
 
     @property
@@ -84,11 +84,11 @@ class Encoding:
     def features(self, raw: Any, argument: str, positions_public: bool = True, dtype: Any = np.float64) -> Array:
         """Return raw features as numbers (rows, *shape); `argument` names them in errors.
 
-        Rows of a Dataset are asked for and encoded in pieces, and their numbers are `kept` as floats of this kind.
+        Rows of a torch Dataset are read and encoded in pieces and stored as `dtype`.
 
-        Formal guarantee: row i of the result is a function of row i and of public things, and nothing is raised or
-        warned for what a row holds. A row that cannot be read is NaN. With a transformer, "public things" are also the
-        number of rows and a row's place among them, unless `placed` is False: then every row is transformed alone.
+        Formal guarantee: row i of the result is a function of row i and of public values; no content of a row raises
+        or warns. An unreadable row is NaN. With a transformer, the number of rows and the position of a row count as
+        public, unless `positions_public` is False: then every row is transformed alone.
         """
         if isinstance(raw, EncodedRows):
             if raw.transformer.to_json() != self.schema:
@@ -112,11 +112,11 @@ class Encoding:
         return numbers
 
     def _encode_in_pieces(self, raw: DatasetRows, argument: str, positions_public: bool, dtype: Any) -> Array:
-        """Rows of a Dataset as numbers: no more of them at once than a piece, beside the numbers."""
+        """Rows of a torch Dataset as numbers; holds one piece of raw rows at a time."""
         encoded = np.empty((len(raw), *self.shape), dtype=dtype)
         first = 0
         for piece in raw.pieces(_PIECE):
-            with np.errstate(all="ignore"):  # nothing may be said of a private cell
+            with np.errstate(all="ignore"):  # a private cell must not warn
                 encoded[first : first + len(piece)] = self.features(piece, argument, positions_public)
             first += len(piece)
         return encoded
@@ -140,10 +140,10 @@ class Encoding:
         return numbers[:, None] if len(self.shape) == 3 and numbers.ndim == 3 else numbers  # images without a channel
 
     def _transform(self, raw: Any, argument: str, positions_public: bool) -> Array:
-        """Apply the transformer. Its warnings and errors reach nobody, as they may quote private rows.
+        """Apply the transformer and discard its warnings and errors, which may quote private rows.
 
-        Rows go in blocks of a fixed size, in which a row that it rejects is replaced by a public one: neither the
-        numbers of other rows nor the order of sums changes with it. `Schema` reads each cell alone anyway.
+        Rows are transformed in blocks of a fixed size. A rejected row is replaced by a public one, so it changes
+        neither the numbers of other rows nor the order of sums. `Schema` reads each cell alone.
         """
         count = row_count(raw, argument)
         if self.by_columns:
@@ -164,7 +164,7 @@ class Encoding:
         return encoded
 
     def _transform_block(self, rows: Any, bad: Bools) -> Array:
-        """What the transformer makes of these rows; NaN for those that are bad, or that it rejects."""
+        """The transformed rows; NaN for rows that are bad or that the transformer rejects."""
         assert self.row_form is not None
         nothing = np.full((1, *self.shape), np.nan)
         encoded = self._try_transform(self.row_form.fill_bad(rows, bad), len(bad))
@@ -175,12 +175,12 @@ class Encoding:
             ]
             bad = bad | np.array([row is None for row in alone])
             encoded = self._try_transform(self.row_form.fill_bad(rows, bad), len(bad))
-            if encoded is None:  # it accepts each of them alone, but not all together
+            if encoded is None:  # it accepts each row alone, but not all together
                 encoded = np.concatenate([nothing if row is None else row for row in alone])
         return np.where(bad.reshape(-1, *[1] * len(self.shape)), np.nan, encoded)
 
     def _try_transform(self, rows: Any, count: int) -> Array | None:
-        """What the transformer makes of rows; None if it rejects them, or returns another shape."""
+        """The transformed rows; None if the transformer rejects them or returns another shape."""
         try:
             encoded = self._with_channel(as_numbers(self.preprocess.transform(rows), ""))
         except Exception:  # a transformer may raise anything, and its message may quote a row
@@ -188,9 +188,9 @@ class Encoding:
         return encoded if encoded.shape == (count, *self.shape) else None
 
     def labels(self, raw: Any, argument: str) -> Array:
-        """Return raw labels as class numbers, -1 for none of them; for regression as real numbers, NaN for none.
+        """Return raw labels as class numbers, -1 for an unknown one; for regression as real numbers, NaN for others.
 
-        Formal guarantee: label i of the result is a function of label i and of public things.
+        Formal guarantee: label i of the result is a function of label i and of public values.
         """
         column = label_column(raw, argument)
         if self.task != CLASSIFICATION:
@@ -210,10 +210,10 @@ def fit_encoding(
         features: the raw features of the public set.
         labels: its labels; they fix the classes.
         task: "classification" or "regression".
-        preprocess: a scikit-learn transformer, of which a clone is fitted to the public features, of a frame also
-            "columns" or "numbers" (`dpvalue.data.schema`), or None.
+        preprocess: a scikit-learn transformer, a clone of which is fitted to the public features; for frames also
+            "columns" or "numbers" (`dpvalue.data.schema`); or None.
         images: whether rows of shape (height, width) are images that get a channel.
-        classes: all classes, where the public set does not show every one; None: those that it shows.
+        classes: all classes, if the public set lacks some; None: the classes of the public labels.
     """
     y = label_column(labels, "utility labels")
     if isinstance(preprocess, str):
@@ -239,7 +239,7 @@ def fit_encoding(
 
 
 def _classes(y: Column, names: Any) -> tuple[Any, ...]:
-    """The classes that are given, or else those that the public labels show."""
+    """The classes that the caller names, else the classes of the public labels."""
     if names is None:
         try:
             labels = np.unique(np.asarray(y.cells)) if isinstance(y.cells, np.ndarray) else sorted(set(y.cells))
@@ -259,7 +259,7 @@ def _classes(y: Column, names: Any) -> tuple[Any, ...]:
 
 
 def _numeric_frame(table: Columns) -> Array:
-    """A public frame without a transformer: all of its columns must be numbers."""
+    """The numbers of a public frame without a transformer; raises for a column of texts."""
     texts = [name for name, numeric in table.is_numeric().items() if not numeric]
     if texts:
         raise DpvalueError("utility features must be numbers; encode text and categories with preprocess=")
@@ -277,9 +277,10 @@ def _by_columns(preprocess: str, features: Any) -> Any:
 
 
 def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
-    """Return a clone of the transformer, fitted to public rows; refuse one that mixes rows.
+    """Return a clone of the transformer, fitted to public rows; raise if it mixes rows.
 
-    A row that moves other rows would move other parties' releases, which no clipping bounds. Tried on public rows.
+    A row that changes the encoding of other rows would change other parties' releases, which clipping does not bound.
+    The check runs on public rows.
     """
     if not hasattr(preprocess, "fit") or not hasattr(preprocess, "transform"):
         raise DpvalueError(f"preprocess must be a scikit-learn transformer, got {type(preprocess).__name__}")
@@ -303,7 +304,7 @@ def _fit_row_wise(preprocess: Any, rows: Any) -> Any:
 
 _FIELDS = ("task", "classes", "shape", "columns", "preprocessed", "schema")
 
-_MOST_NUMBERS = 2**28  # of a row of features, of which one is made before the model can say that it is too large
+_MOST_NUMBERS = 2**28  # of a row of features; one row is allocated before the model can reject the shape
 
 _CHECK = fields(
     task=choice_of((CLASSIFICATION, REGRESSION)),
@@ -316,12 +317,12 @@ _CHECK = fields(
 
 
 def encoding_to_json(encoding: Encoding) -> dict[str, Any]:
-    """Return an encoding as plain values; of a transformer that is not ours, only that there is one."""
+    """Return an encoding as plain values; of a transformer of scikit-learn, only that there is one."""
     return {name: getattr(encoding, name) for name in _FIELDS}
 
 
 def check_encoding(name: str, stored: Any) -> None:
-    """Raise unless something stored describes an encoding."""
+    """Raise unless stored values describe an encoding."""
     _CHECK(name, stored)
     if prod(stored["shape"]) > _MOST_NUMBERS:
         raise DpvalueError(f"{name}.shape must be of at most {_MOST_NUMBERS} numbers, got more")
@@ -330,7 +331,7 @@ def check_encoding(name: str, stored: Any) -> None:
 
 
 def encoding_from_json(stored: dict[str, Any], preprocess: Any = None) -> Encoding:
-    """Return the encoding that checked plain values describe; `preprocess` is a fitted transformer that is not ours."""
+    """Return the encoding of checked plain values; `preprocess` is a fitted transformer that a file cannot hold."""
     if preprocess is not None and not stored["preprocessed"]:
         raise DpvalueError("preprocess must not be given: the file was made without one")
     if stored["schema"] is not None:

@@ -1,9 +1,8 @@
 """Reading rows from CSV (any common separator, compressed too), Parquet and NPZ files, by a public schema.
 
-A public file is read whole (`read_public`), as any reader of such files does. A private one (`open_private`) is read
-in blocks, each record alone: nothing is inferred over several of them. To count its records no cell is looked at. What
-is wrong with a file as a whole is said in one line that names the file; what is wrong with a private record is said by
-`dpvalue check` alone.
+A public file is read whole (`read_public`). A private file (`open_private`) is read in blocks, each record alone:
+nothing is inferred over several records, and counting them reads no cell. An error names the file and what is wrong
+with it as a whole. Only `dpvalue check` reports what is wrong with a private record.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _BLOCK_BYTES = 2**26  # of an NPZ file, in which texts take as much room as the 
 
 @dataclass(frozen=True)
 class Peek:
-    """What is public of a file: the names of its columns and its number of records."""
+    """The public part of a private file: the names of its columns and its number of records."""
 
     columns: tuple[str, ...]
     rows: int
@@ -49,10 +48,10 @@ class Peek:
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Block:
-    """Some records of a private file: the cells of the columns that were asked for, and which records are bad.
+    """Some records of a private file: the cells of the requested columns, and which records are bad.
 
-    Cells of a bad record are None. By its place in the block, `faults` says what is wrong with a bad record, and
-    `guesses` what may be its group.
+    Cells of a bad record are None. `faults` maps the place of a bad record in the block to what is wrong with it,
+    `guesses` to the possible names of its group.
     """
 
     columns: Columns
@@ -69,13 +68,13 @@ class Block:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PrivateFile:
-    """An open private file: its columns, and its records, which can be counted, or read, once.
+    """An open private file. Its records can be counted or read, once.
 
     Attributes:
         columns: the names of the columns.
-        count: returns the number of records, without looking at any cell.
-        read: yields the records, some columns of them, in blocks; each record is read alone. Its arguments are the
-            columns, which must be there, and the one, if any, whose cell is guessed for bad records, too.
+        count: returns the number of records; reads no cell.
+        read: takes existing columns and the group column (or None); yields the records in blocks. Each record is read
+            alone. The group of a bad record is guessed.
     """
 
     columns: tuple[str, ...]
@@ -106,26 +105,26 @@ def register_format(ending: str, file_format: FileFormat) -> None:
 
 @contextmanager
 def open_private(path: Path) -> Iterator[PrivateFile]:
-    """Open a private file; of what it holds, nothing but the names of its columns is read before that is asked for."""
+    """Open a private file and read the names of its columns, nothing else."""
     with _format(path).open(path) as file:
         _check_header(path, file.columns)
         yield file
 
 
 def read_private(path: Path, names: Sequence[str], group: str | None = None) -> Iterator[Block]:
-    """Yield the records of a private file, some columns of them, in blocks; each record is read alone.
+    """Yield these columns of the records of a private file, in blocks; each record is read alone.
 
     Args:
         path: the file.
         names: the columns to read; all must be there.
-        group: the column, if any, whose cell is guessed for bad records, too.
+        group: the column whose cell is guessed for bad records; None: no column.
     """
     with open_private(path) as file:
         yield from file.read(names, group)
 
 
 def read_public(path: Path) -> Columns:
-    """Return the rows of a public file; a CSV file's as texts, which may hold line breaks in quotes."""
+    """Return the rows of a public file; of a CSV file as texts, in which quoted line breaks are allowed."""
     table = _format(path).whole(path)
     require_records(path, Peek(_check_header(path, table.columns), len(table)))
     return table
@@ -175,7 +174,7 @@ def _npz_blocks(arrays: Npz, names: Sequence[str], group: str | None) -> Iterato
 
 
 def _block_rows(names: Sequence[str]) -> int:
-    """How many records are read at once, by the (public) number of columns."""
+    """The number of records in a block, a function of the public number of columns."""
     return max(1, min(_BLOCK_ROWS, _BLOCK_CELLS // max(1, len(names))))
 
 
@@ -207,11 +206,11 @@ def _format(path: Path) -> FileFormat:
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of the columns; raises unless each has one of its own."""
+    """The names of the columns; raises unless they are unique and not empty."""
     if not columns:
         raise DpvalueError(f"{path} is empty")
     duplicates = [name for name, count in Counter(columns).items() if count > 1]
-    if duplicates:  # by their places: in a file without a header these would be cells
+    if duplicates:  # the error gives places, not names: without a header the names would be cells
         places = [str(at) for at, name in enumerate(columns, start=1) if name == duplicates[0]]
         raise DpvalueError(f"{path} has several columns of the same name: columns {' and '.join(places)}")
     if any(not name.strip() for name in columns):
@@ -220,7 +219,7 @@ def _check_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def require_records(path: Path, peek: Peek) -> Peek:
-    """Return what is public of a file, unless it has no records."""
+    """Return `peek`; raise if the file has no records."""
     if not peek.rows:
         raise DpvalueError(f"{path} has a header and no rows")
     return peek
@@ -242,12 +241,12 @@ _OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": open_zstd}
 
 
 def _layout(path: Path, binary: IO[bytes]) -> Layout:
-    """The header, which is public: the first line."""
+    """The header of a text file: its first line, which is public."""
     try:
         first = binary.readline(LONGEST_LINE + 1).decode("utf-8-sig").rstrip("\r\n")
         if "\r" in first or len(first) > LONGEST_LINE:
             raise DpvalueError(f"{path} must end its lines with line feeds: its first line is no header")
-        separator = max(_SEPARATORS, key=first.count)  # the one that is in the header most often
+        separator = max(_SEPARATORS, key=first.count)  # the most frequent one in the header
         names = tuple(name.strip() for name in split_cells(first, separator)) if first else ()
     except (UnicodeDecodeError, csv.Error):
         raise DpvalueError(f"{path} is not a text file in UTF-8 with a header in its first line") from None
@@ -285,7 +284,7 @@ FORMATS = {".parquet": FileFormat(_open_parquet, _whole_parquet), ".npz": FileFo
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Piece:
-    """Some records of a private file: features as numbers (NaN for a bad record), labels, and all cells read."""
+    """Some records of a private file: encoded features (NaN for a bad record), labels, and the raw cells."""
 
     features: Floats
     labels: Array
@@ -295,11 +294,11 @@ class Piece:
 def read_encoded(
     path: Path, schema: Schema, target: str, task: str, others: Sequence[str] = (), dtype: Any = np.float64
 ) -> Iterator[Piece]:
-    """Yield the records of a private file, each read and encoded alone, a block of them at once.
+    """Yield the records of a private file in blocks; each record is read and encoded alone.
 
     Args:
         path: the file.
-        schema: which columns become numbers, and how.
+        schema: the fitted transformer of columns.
         target: the column of labels.
         task: "classification" or "regression".
         others: more columns to read.
@@ -309,13 +308,13 @@ def read_encoded(
     for block in read_private(path, names):
         features = schema.transform(block.columns)
         features[block.bad] = np.nan
-        with np.errstate(all="ignore"):  # nothing may be said of a private cell
+        with np.errstate(all="ignore"):  # a private cell must not warn
             numbers = features.astype(dtype, copy=False)
         yield Piece(numbers, read_labels(block.columns[target], task), block.columns)
 
 
 def read_labels(column: Column, task: str) -> Array:
-    """Return labels as canonical texts, or as numbers for regression; NaN (None) for what is none."""
+    """Return labels as canonical texts (None if missing), or for regression as numbers (NaN if not finite)."""
     if task == CLASSIFICATION:
         return column.texts()
     numbers = column.numbers()

@@ -1,8 +1,8 @@
-"""Lines of private text files: a record is one line, whatever is in it, and is taken apart alone.
+"""Lines of private text files: each line is one record and is parsed alone.
 
-Lines are split at line feeds before quotes are read, so that no cell of a line reaches into the next. A line that is
-not a record of the table (a quote that does not close, too many or too few cells, NUL, bytes that are not UTF-8, longer
-than a mebibyte) is one bad record: it counts as a line and contributes nothing. So does a blank line.
+Lines are split at line feeds before quotes are parsed, so no cell extends into the next line. A malformed line (an
+unclosed quote, a wrong number of cells, NUL, bytes that are not UTF-8, more than a mebibyte) and a blank line are bad
+records: they count as records and contribute zero.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ LONGEST_LINE = 2**20
 BLOCK_BYTES = 2**17  # small: what is made of a block should stay in the cache
 _COUNTED_BYTES = 2**23
 _END = 2**12
-_PIECE = 2**11  # bytes of a zstd file: what they hold may be 30,000 times as long
+_PIECE = 2**11  # bytes of a zstd file, which may decompress to 30,000 times as many
 _CUT = b"\0cut\0"  # no record holds a NUL
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What the header of a text file says: the names of its columns, and the separator."""
+    """The header of a text file: the names of its columns and the separator."""
 
     names: tuple[str, ...]
     separator: str
 
     def cells(self, line: bytes) -> list[str] | str:
-        """Return the cells of a line; for a bad record, a text that says what is wrong with it."""
+        """Return the cells of a line; for a bad record, a text that says what is wrong."""
         if _CUT in line or len(line) > LONGEST_LINE:
             return "longer than a mebibyte"
         if not line.strip():
@@ -53,10 +53,10 @@ class Layout:
         return f"{counted(len(cells), 'cell')}, not {len(self.names)} as in the header"
 
     def guesses(self, line: bytes, name: str) -> tuple[str, ...]:
-        """Return what may be the cell of a column in a bad record, the likeliest first.
+        """Return the possible cells of a column in a bad record, the most likely first.
 
-        In the first column it is what comes first, in the last what comes last: whatever else is in the line cannot
-        move it. In between it is counted from the nearer end, then from the other one.
+        The first column is at the beginning of the line and the last column at its end, whatever the rest of the line
+        holds. Cells of other columns are counted from the nearer end, then from the other end.
         """
         text = line.decode("utf-8", errors="replace").removesuffix("\r")
         place, last = self.names.index(name), len(self.names) - 1
@@ -71,7 +71,7 @@ class Layout:
 
 
 def _first_cell(text: str, separator: str) -> str:
-    """The first cell of a line, as `split_cells` reads it; empty if it is quoted and does not end."""
+    """The first cell of a line, as `split_cells` reads it; empty for an unclosed quote."""
     text = text.lstrip(" ")
     if not text.startswith('"'):
         return text.split(separator)[0]
@@ -81,7 +81,7 @@ def _first_cell(text: str, separator: str) -> str:
 
 
 def _last_cell(text: str, separator: str) -> str:
-    """The last cell of a line, likewise; a quote at its end counts if another one follows a separator."""
+    """The last cell of a line; it is quoted if it ends with a quote and another quote follows a separator."""
     unquoted = text.rsplit(separator, 1)[-1]
     if not text.endswith('"') or len(text) < 2:
         return unquoted
@@ -98,7 +98,7 @@ def _last_cell(text: str, separator: str) -> str:
 
 
 def split_cells(line: str, separator: str) -> list[str]:
-    """Return the cells of one line; raises csv.Error where quotes do not close or a text follows them."""
+    """Return the cells of one line; raise csv.Error for an unclosed quote or text after a quote."""
     line = line.removesuffix("\r").replace("\r", " ")
     if '"' not in line:
         return line.split(separator)
@@ -106,9 +106,9 @@ def split_cells(line: str, separator: str) -> list[str]:
 
 
 def blocks(file: IO[bytes], size: int = BLOCK_BYTES) -> Iterator[list[bytes]]:
-    """Yield the lines of what is left of a file, in blocks of about `size` bytes.
+    """Yield the remaining lines of a file, in blocks of about `size` bytes.
 
-    Of a line that is too long for a record only the beginning and the end are kept, wherever blocks end.
+    Of a line that is too long for a record only the beginning and the end are kept.
     """
     rest = b""
     while chunk := file.read(size):
@@ -126,7 +126,7 @@ def _shorten(line: bytes) -> bytes:
 
 
 def count_lines(file: IO[bytes]) -> int:
-    """Return the number of lines of what is left of a file, without looking into any."""
+    """Return the number of remaining lines of a file; parses none of them."""
     lines, ends_open = 0, False
     while chunk := file.read(_COUNTED_BYTES):
         lines += chunk.count(b"\n")
@@ -135,7 +135,7 @@ def count_lines(file: IO[bytes]) -> int:
 
 
 class _ZstdReader(io.RawIOBase):
-    """What a zstd file holds, frame after frame; EOFError for one that is cut or damaged."""
+    """A reader of a zstd file, frame by frame; EOFError for a truncated or damaged file."""
 
     def __init__(self, path: Path) -> None:
         from zstandard import ZstdDecompressor, ZstdError
@@ -149,7 +149,7 @@ class _ZstdReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer, as far as the next piece goes; return how far: 0 at the end."""
+        """Copy decompressed bytes into a buffer; return their number, 0 at the end of the file."""
         while not self._decompressed:
             if self._frame.eof:
                 self._compressed = self._frame.unused_data or self._file.read(_PIECE)
@@ -175,7 +175,7 @@ class _ZstdReader(io.RawIOBase):
 
 
 def open_zstd(path: Path, mode: str) -> IO[bytes]:
-    """Open what a zstd file holds for reading."""
+    """Open a zstd file to read what it decompresses to."""
     try:
         return io.BufferedReader(_ZstdReader(path))
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""Who is valued: single points, or data sets made of the rows that share a group label."""
+"""Parties: single rows, or data sets of the rows with one group label."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ from dpvalue.privacy.holders import ROWS, Holding
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed
 class Parties:
-    """The parties' private rows. Nothing of them leaves except through a release.
+    """The parties' private rows. They leave only through releases.
 
-    Public are the parties' names (the group labels, or the positions 0..n-1) and, for units "party" and "record", the
-    party of each row; for unit "person" the number of persons of each party, and not their ids and numbers of rows.
+    The parties' names (group labels, or positions 0..n-1) are public. For units "party" and "record" the party of each
+    row is public, for unit "person" the number of persons of each party. Ids and rows per person are private.
 
-    A row that cannot be used contributes zero, and is reported only to the caller of `problems`: one without a
-    group or (for unit "person") without an id, with a label that the public set lacks, or with a feature that is not a
-    finite number.
+    An unusable row contributes zero, and only `problems` reports it. A row is unusable without a group, without an id
+    (for unit "person"), with a label that the public set lacks, or with a feature that is not a finite number.
 
     Args:
         X: features, one row a record: an array, a tensor or a DataFrame.
         y: labels, one a row.
         groups: a label per row; rows with the same label are one party. None: every row is a party.
-        persons: an id per row, for privacy per person; rows with the same id are one person's.
-        person_column: what the ids are called, for a ledger that is bound to them.
-        party_column: the public column that the groups are, for a ledger that is bound to it.
+        persons: an id per row, for privacy per person; rows with the same id belong to one person.
+        person_column: the name of the column of ids, for a ledger that is bound to it.
+        party_column: the name of the public column of groups, for a ledger that is bound to it.
 
     Example:
         >>> X, y = np.zeros((4, 2)), np.array([0, 1, 0, 1])
@@ -65,7 +64,7 @@ class Parties:
     person_column: str | None = None
     party_column: str | None = None
     source: Any = field(default=None, init=False)
-    """What X and y were taken out of, if anything."""
+    """The object that X and y come from, if any."""
     min_parties: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
@@ -83,7 +82,7 @@ class Parties:
 
     @cached_property
     def _members(self) -> tuple[tuple[str | int, ...], Ints]:
-        """The names of the parties, and the party of each row; -1 for none."""
+        """The names of the parties, and the place of each row's party; -1 for a row without a party."""
         if self.groups is None:
             rows = row_count(self.X, "parties' features")
             return tuple(range(rows)), np.arange(rows)
@@ -98,7 +97,7 @@ class Parties:
 
     @property
     def party_of_row(self) -> Ints:
-        """The place of each row's party in `names`; -1 for a row of no party."""
+        """The place of each row's party in `names`; -1 for a row without a party."""
         return self._members[1]
 
     @property
@@ -108,14 +107,14 @@ class Parties:
 
     @property
     def holding(self) -> Holding:
-        """Whose data this is, as a ledger asks."""
+        """Whose data this is, for a ledger to check."""
         if self.groups is None:
             return Holding(ROWS, self.person_column)
         return Holding(tuple(map(str, self.names)), self.person_column, self.party_column)
 
     @cached_property
     def sizes(self) -> Ints:
-        """The number of rows of each party; public but for unit "person"."""
+        """The number of rows of each party; public, except for unit "person"."""
         party = self.party_of_row
         return np.bincount(party[party >= 0], minlength=self.n)
 
@@ -137,7 +136,7 @@ class Parties:
     def counts(self, privacy: Privacy | None) -> tuple[Ints, Ints]:
         """Return the public numbers of rows and of protected units of each party.
 
-        How many rows a person has is private: for unit "person" both are the numbers of persons.
+        The number of rows of a person is private: for unit "person" both are numbers of persons.
         """
         units = self.units("party" if privacy is None else privacy.unit)
         if privacy is not None and privacy.unit == "person":
@@ -152,8 +151,8 @@ class Parties:
     ) -> PrivateRows:
         """Return the rows as tensors, in the encoding of the public set; by person for unit "person".
 
-        Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public things. Where
-        they stand is a function of public things (units "party" and "record").
+        Formal guarantee: a row's numbers, and whether it counts, are a function of that row and of public values. Its
+        position is a function of public values (units "party" and "record").
         """
         by_person = privacy is not None and privacy.unit == "person"
         x, y, usable = self._encode_usable(encoding, dtype, positions_public=not by_person)
@@ -175,16 +174,16 @@ class Parties:
         classes: Any = None,
         target: str | None = None,
     ) -> tuple[Problem, ...]:
-        """Return what is wrong with rows that contribute nothing, for the eyes of whoever holds them.
+        """Return why rows are unusable, for the holder of the rows.
 
-        No guarantee: it is a function of the rows, without noise. Nothing else of the library calls it.
+        No guarantee: the result is a function of the rows, without noise. No other part of the library calls it.
 
         Args:
-            utility: the public set, which says what features and labels must be; without it only groups and ids (and
-                whether features that are numbers are finite) are looked at.
-            model: as in `dpvalue.value`, like the other arguments.
-            preprocess: a transformer to fit to the public features.
-            classes: all classes, where the public set does not show every one.
+            utility: the public set, which fixes the form of features and labels. Without it only groups, ids and
+                whether numeric features are finite are checked.
+            model: as in `dpvalue.value`.
+            preprocess: as in `dpvalue.value`.
+            classes: as in `dpvalue.value`: all classes, if the public set lacks some.
             target: the label column of a public DataFrame.
 
         Returns:
@@ -211,7 +210,7 @@ class Parties:
     def _encode_usable(
         self, encoding: Encoding, dtype: torch.dtype, positions_public: bool
     ) -> tuple[Array, Array, Bools]:
-        """Rows and labels as numbers, and which rows count; `placed` if where they stand is public."""
+        """Rows and labels as numbers, and which rows count; `positions_public` as in `Encoding.features`."""
         x = encoding.features(self.X, "parties' features", positions_public, floats_of(dtype))
         y = encoding.labels(self.y, "parties' labels")
         labelled = torch.from_numpy(y).to(dtype).isfinite().numpy() if y.dtype.kind == "f" else y >= 0
@@ -222,7 +221,7 @@ class Parties:
         return x, y, usable & labelled
 
     def _by_party(self) -> Ints | None:
-        """The places of the rows, party after party, without those of none; None if they stand so already."""
+        """The order that sorts rows by party and drops rows without a party; None if they are sorted already."""
         party = self.party_of_row
         if not len(party) or (party[0] >= 0 and bool((np.diff(party) >= 0).all())):
             return None
@@ -231,7 +230,7 @@ class Parties:
 
 
 def number_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
-    """Return the names of parties, whole numbers before texts, and the party of each row; -1 for one without any."""
+    """Return the names of parties, whole numbers before texts, and each row's party; -1 for a row without a party."""
     texts = sorted({label for label in labels if label is not None}, key=_name_key)
     place = {label: number for number, label in enumerate(texts)}
     party = np.array([place.get(label, -1) for label in labels], dtype=np.int64)
@@ -239,20 +238,20 @@ def number_groups(labels: Array) -> tuple[tuple[str | int, ...], Ints]:
 
 
 def number_persons(ids: Array) -> Ints:
-    """Return the number of the person of each row, by canonical ids; -1 for a row of nobody."""
+    """Return the number of each row's person, by canonical ids; -1 for a row without an id."""
     place = {label: number for number, label in enumerate(dict.fromkeys(ids)) if label is not None}
     return np.array([place.get(label, -1) for label in ids], dtype=np.int64)
 
 
 def person_counts(party: Ints, person: Ints, n: int) -> Ints:
-    """Return the public number of persons of each of n parties: the one place that counts them."""
+    """Return the public number of persons of each of n parties. No other function counts them."""
     return np.bincount(party_person_pairs(party, person, n)[0], minlength=n)
 
 
 def party_person_pairs(party: Ints, person: Ints, most: int) -> tuple[Ints, Ints]:
-    """Return the party of each pair (party, person) that has rows, and the pair of each row; -1 for one of nobody.
+    """Return the party of each pair (party, person) with rows, and the pair of each row; -1 for a row without a pair.
 
-    A person counts in the first `most` of its parties, by their order: other rows of it are -1, too.
+    A person counts in the first `most` of its parties, in their order; the person's rows in others are -1.
     """
     has_both = (party >= 0) & (person >= 0)
     pairs, pair = np.unique(np.stack([person[has_both], party[has_both]]), axis=1, return_inverse=True)
@@ -271,7 +270,7 @@ def _name_key(label: str) -> tuple[bool, int, str]:
 def as_parties(data: Any, target: str | None = None, groups: Any = None, persons: Any = None) -> Parties:
     """Return parties from a `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset.
 
-    `groups` and `persons` are a label per row, or, for a DataFrame, the name of a column of labels.
+    `groups` and `persons` are labels, one per row, or, for a DataFrame, the name of a column of labels.
     """
     labels = {"groups": groups, "persons": persons}
     for name, column in labels.items():
@@ -305,8 +304,8 @@ def public_counts(
 ) -> tuple[Ints, Ints]:
     """Return the public numbers of rows and of protected units of each party.
 
-    `parties` are parties as in `as_parties`, who must not be the `utility`, or a number of them with `records` rows
-    each.
+    `parties` are parties as in `as_parties`, which must not share rows with `utility`, or their number; then each has
+    `records` rows.
     """
     if not isinstance(parties, Integral):
         given_parties = as_parties(parties, target, groups, persons)
@@ -320,7 +319,7 @@ def public_counts(
 
 
 def read_data(parties: Any, utility: Any, target: str | None, groups: Any, persons: Any) -> tuple[Parties, Utility]:
-    """Return what a caller hands over as parties and as utility, which must not be in one place."""
+    """Return the parties and the utility of a caller's arguments; raise if they share rows in memory."""
     if target is not None and not any(is_frame(data) for data in (parties, utility)):
         raise DpvalueError(f"target={target!r} names a column, but neither parties nor utility is a DataFrame")
     private, public = as_parties(parties, target, groups, persons), as_utility(utility, target, groups, persons)

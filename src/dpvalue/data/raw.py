@@ -1,4 +1,4 @@
-"""Rows and labels as a caller hands them over: arrays, tensors, frames, sparse matrices, lists."""
+"""Raw rows and labels of a caller: arrays, tensors, frames, sparse matrices, lists, torch Datasets."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dpvalue.errors import DpvalueError
 
 
 def take_rows(raw: Any, rows: Any) -> Any:
-    """Return some rows of an array, tensor or frame, by position."""
+    """Return the rows of an array, tensor or frame at these positions."""
     if isinstance(raw, Columns):
         return raw.take(rows)
     return raw.iloc[rows] if hasattr(raw, "iloc") else raw[rows]
 
 
 def join_rows(parts: list[Any]) -> Any:
-    """Return the rows of several arrays, or of several frames, one after the other; for public rows."""
+    """Return the rows of several arrays, or of several frames, concatenated; for public rows."""
     if is_frame(parts[0]):
         return concatenate([as_columns(part) for part in parts])
     return np.concatenate([as_numbers(part, "rows") for part in parts])
@@ -47,9 +47,9 @@ def column_names(raw: Any) -> tuple[str, ...] | None:
 
 
 def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
-    """Return rows that can be taken by position: a list becomes an array of its cells, each as it is.
+    """Return rows that can be indexed: a list becomes an array of its cells, unchanged.
 
-    A row that is not of this (public) shape, by default that of the first, is empty.
+    A row of another shape than the public `shape` (default: that of the first row) is empty.
     """
     if not isinstance(raw, list | tuple):
         return raw
@@ -63,7 +63,7 @@ def as_rows(raw: Any, shape: tuple[int, ...] | None = None) -> Any:
 
 
 def _cells(row: Any) -> Array:
-    """One row as an array of its cells; an empty one if it has no shape."""
+    """One row as an array of its cells; an empty array if the row has no shape."""
     try:
         return np.asarray(row, dtype=object)
     except (TypeError, ValueError, RuntimeError):  # of several shapes, or a tensor that cannot be one
@@ -71,19 +71,19 @@ def _cells(row: Any) -> Array:
 
 
 def is_sparse(raw: Any) -> bool:
-    """Return whether rows are a sparse matrix of scipy's."""
+    """Return whether rows are a scipy sparse matrix."""
     return hasattr(raw, "toarray") and hasattr(raw, "tocsr")
 
 
 def is_numeric(raw: Any) -> bool:
-    """Return whether rows are stored as numbers: a tensor, a sparse matrix, or an array of numbers."""
+    """Return whether rows are a tensor, a sparse matrix or an array of numbers."""
     if isinstance(raw, Tensor):
         return not raw.is_complex()
     return (is_sparse(raw) or isinstance(raw, np.ndarray)) and raw.dtype.kind in "biuf"
 
 
 def row_numbers(row: Any) -> Array:
-    """One row, however it is given, as numbers; NaN for what is not one."""
+    """Return one row as numbers; NaN for a cell that is not a number."""
     if isinstance(row, Tensor):
         try:
             row = row.detach().cpu().to_dense() if row.is_sparse else row.detach().cpu()
@@ -98,20 +98,20 @@ def row_numbers(row: Any) -> Array:
 
 
 def as_numbers(raw: Any, argument: str) -> Array:
-    """Return public rows, or rows that are numbers, as an array of float64; text and objects are refused."""
+    """Return numeric or public rows as an array of float64; raise for texts and objects."""
     if hasattr(raw, "toarray"):  # scipy's sparse matrices, which encoders return
         raw = raw.toarray()
     if isinstance(raw, Tensor):
         raw = raw.detach().cpu().to(torch.float64)
     try:
-        with np.errstate(all="ignore"):  # nothing may be said of a private cell
+        with np.errstate(all="ignore"):  # a private cell must not warn
             return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise DpvalueError(f"{argument} must be numbers; encode text and categories with preprocess=") from None
 
 
 def label_column(raw: Any, argument: str) -> Column:
-    """Return labels or ids as a column of cells, one a row."""
+    """Return labels or ids as a column of cells, one per row."""
     if isinstance(raw, DatasetLabels):
         return as_column(raw.cells())
     shape = getattr(raw, "shape", None)
@@ -134,7 +134,7 @@ def are_floats(raw: Any) -> bool:
 
 
 def refuse_rows(bad: Bools, argument: str, allowed: str) -> None:
-    """Raise if any row of a public set is bad, naming the first positions."""
+    """Raise if any row of a public set is bad; the error names the first positions."""
     if bad.any():
         where = np.flatnonzero(bad)
         shown = ", ".join(map(str, where[:5])) + (", ..." if len(where) > 5 else "")
@@ -142,7 +142,7 @@ def refuse_rows(bad: Bools, argument: str, allowed: str) -> None:
 
 
 def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[Any, Any]:
-    """Return X and y of (X, y), of a DataFrame with `target` (which is for frames alone), or of a torch Dataset."""
+    """Return X and y of (X, y), of a DataFrame with `target`, or of a torch Dataset."""
     if is_frame(data):
         if target is None:
             raise DpvalueError(f"{argument} is a DataFrame: name its label column with target=")
@@ -162,9 +162,9 @@ def features_and_labels(data: Any, target: str | None, argument: str) -> tuple[A
 
 
 class DatasetRows:
-    """The rows of a torch Dataset, asked for as they are read: none is kept, but for its label.
+    """The rows of a torch Dataset, read on demand; only labels are kept.
 
-    Items are read one by one: one of another kind must not change the others.
+    Items are read one by one, so that an item of another type does not change the others.
     """
 
     def __init__(self, dataset: Any, count: int) -> None:
@@ -181,7 +181,7 @@ class DatasetRows:
         return [self._item(place)[0] for place in range(self._count)[rows]]
 
     def pieces(self, size: int) -> Iterator[list[Any]]:
-        """Yield the features of all items, so many at once; their labels are kept on the way."""
+        """Yield the features of all items, `size` at a time; keeps their labels."""
         labels: list[Any] = []
         for first in range(0, self._count, size):
             items = [self._item(place) for place in range(first, min(first + size, self._count))]
@@ -190,7 +190,7 @@ class DatasetRows:
         self._labels = labels
 
     def labels(self) -> list[Any]:
-        """Return the labels; the items are asked for once more if that was not done before."""
+        """Return the labels; reads all items if they have not been read yet."""
         if self._labels is None:
             for _ in self.pieces(1):
                 pass
@@ -203,7 +203,7 @@ class DatasetRows:
 
 
 class DatasetLabels:
-    """The labels of a torch Dataset, which are known once its rows have been read."""
+    """The labels of a torch Dataset, available once its rows have been read."""
 
     def __init__(self, rows: DatasetRows) -> None:
         self._rows = rows
@@ -222,7 +222,7 @@ def label_count(raw: Any, argument: str) -> int:
 
 
 def _scalar(label: Any) -> Any:
-    """A label of a Dataset, taken out of a tensor or array of one number."""
+    """A label of a Dataset, unpacked from a tensor or array of one number."""
     if isinstance(label, Tensor):
         numbers = row_numbers(label)
         whole = not label.is_floating_point() and numbers.size == 1 and np.isfinite(numbers).all()

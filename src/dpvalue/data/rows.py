@@ -1,8 +1,8 @@
-"""Where rows stand in tensors: flat, one party after the other, so that memory is proportional to the rows.
+"""Layout of rows in tensors: flat and sorted by party, so that memory is proportional to the rows.
 
-`PrivateRows` holds every private row there is, and nothing else does; `PublicRows` has the same layout for rows of the
-public set that stand in for parties. For units "party" and "record" places and shapes are functions of public numbers;
-for unit "person" they are not, and `dpvalue.party.people` makes sure that nothing depends on them.
+Only `PrivateRows` holds private rows. `PublicRows` has the same layout for public rows that stand in for parties. For
+units "party" and "record", positions and shapes are functions of public numbers. For unit "person" they are private,
+and `dpvalue.party.people` keeps results independent of them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ _PIECE = 2**20  # numbers
 
 @dataclass(frozen=True, repr=False)  # rows must not be printed
 class _Rows:
-    """Rows as tensors, sorted by party: party j has those from offsets[j] to offsets[j + 1].
+    """Rows as tensors, sorted by party: party j has the rows offsets[j] to offsets[j + 1].
 
-    A weight is 1/size for a row of the party, and 0 for a row that does not count, which is zero: the weighted loss is
-    the mean over the party's rows in which such a row adds nothing. One more row stands at the end, of zeros and of
-    weight 0: it belongs to nobody, and fills up parties that have too few rows.
+    A usable row has weight 1/(size of its party). An unusable row is zero and has weight 0. So the weighted loss is the
+    mean over the party's rows, in which an unusable row adds zero. The last row is padding, of zeros and of weight 0.
 
-    By person: party j has the persons from offsets[j] to offsets[j + 1], and person p the rows from persons[p] to
-    persons[p + 1], with the weight 1/(the person's rows in the party). Rows that do not count are left out.
+    By person: party j has the persons offsets[j] to offsets[j + 1], and person p the rows persons[p] to persons[p + 1],
+    with weight 1/(rows of the person in the party). Unusable rows are left out.
     """
 
     x: Tensor
@@ -51,12 +50,12 @@ class _Rows:
 
     @property
     def has_counted_row(self) -> Tensor:
-        """Whether a party has a row that counts (n,)."""
+        """Whether each party has a usable row (n,)."""
         active_up_to = torch.nn.functional.pad(self.weights.gt(0).cumsum(0), (1, 0))[self.offsets]
         return active_up_to.diff() > 0
 
     def places(self, parties: Tensor, first: int, width: int) -> Tensor:
-        """Return where the rows of the parties who (b,) stand, `width` of each from its `first` on (b, width)."""
+        """Return the positions of `width` rows, from row `first` on, of each of the parties (b,): (b, width)."""
         place = (self.offsets[parties] + first).unsqueeze(-1) + torch.arange(width, device=parties.device)
         return place.masked_fill_(place >= self.offsets[1:][parties].unsqueeze(-1), len(self.x) - 1)
 
@@ -71,7 +70,7 @@ class _Rows:
         usable: Bools | None = None,
         order: Ints | None = None,
     ) -> Self:
-        """Return rows, sorted by party, in this `order` if one is given; all count unless `usable` says which."""
+        """Return rows sorted by party, by `order` if given; all rows are usable if `usable` is None."""
         counts = np.ones(len(x), dtype=bool) if usable is None else usable
         weights = (counts if order is None else counts[order]) / np.repeat(np.maximum(sizes, 1), sizes)
         return cls(*_tensors(x, y, weights, dtype, device, order), offsets=_offsets(sizes, device))
@@ -87,10 +86,10 @@ class _Rows:
         dtype: torch.dtype,
         device: torch.device,
     ) -> Self:
-        """Return the rows that count, sorted by party and person.
+        """Return the usable rows, sorted by party and person.
 
-        `pairs` are the party of each pair (party, person), and the pair of each row. A party has as many persons as
-        `units` says, which is public; those without a row that counts come last.
+        `pairs` are the party of each pair (party, person) and the pair of each row. `units` is the public number of
+        persons of each party; persons without a usable row come last.
         """
         party_of_pair, pair = pairs
         share = 1 / np.maximum(np.bincount(pair, minlength=len(party_of_pair)), 1)
@@ -112,7 +111,7 @@ class _Rows:
 
 @dataclass(frozen=True, repr=False)
 class PrivateRows(_Rows):
-    """The parties' rows. Whatever is made of them leaves with noise, through `dpvalue.releasing`, or not at all."""
+    """The parties' rows. What is computed from them leaves only with noise, through `Contributions.release`."""
 
     def __reduce__(self) -> NoReturn:
         raise DpvalueError("private rows cannot be pickled or copied: they would leave without noise")
@@ -124,12 +123,12 @@ class PublicRows(_Rows):
 
 
 def floats_of(dtype: torch.dtype) -> Any:
-    """Return the kind of NumPy's floats that hold numbers of a tensor, to keep rows in before they become one."""
+    """Return the NumPy type of floats for rows that will become a tensor of this type."""
     return np.float64 if dtype == torch.float64 else np.float32
 
 
 def pieces(rows: int, width: int) -> Iterator[slice]:
-    """Yield where pieces of rows stand that hold about a million numbers each."""
+    """Yield slices of rows that hold about a million numbers each."""
     size = max(1, _PIECE // max(1, width))
     for first in range(0, rows, size):
         yield slice(first, min(first + size, rows))
@@ -142,10 +141,10 @@ def _offsets(sizes: Ints, device: torch.device) -> Tensor:
 def _tensors(
     x: Array, y: Array, weights: Array, dtype: torch.dtype, device: torch.device, order: Ints | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The rows, labels and weights as tensors, with the row that belongs to nobody at the end.
+    """The rows, labels and weights as tensors, with the padding row at the end.
 
-    Rows and labels are taken in `order`, a piece at a time, so that they are in memory twice at most. A row of weight 0
-    becomes zero: the weight alone does not silence a NaN.
+    Rows and labels are copied in `order`, a piece at a time, so that at most two copies are in memory. A row of weight
+    0 becomes zero, because a weight of 0 does not remove a NaN.
     """
     kinds = (dtype, torch.int64 if y.dtype.kind == "i" else dtype, dtype)
     count, ignored = len(weights), torch.from_numpy(weights == 0)

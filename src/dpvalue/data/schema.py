@@ -1,13 +1,11 @@
-"""From columns to numbers, by what the public set shows: columns, categories, means, fitted transformers.
+"""Preprocessing of tables, fitted to the public set: columns, categories, means and scales.
 
-A numeric column is centred and scaled by the public mean and standard deviation; a missing number counts as the public
-median. Any other column becomes one column of zeros and ones for each category of the public file; a category that is
-not there, and a missing cell, are zeros in all of them. That is preprocessing by `columns`; `numbers` leaves numbers as
-they are, and takes no other columns. A row with a cell in a numeric column that is neither a finite
-number nor missing is not a row of this table: all of it becomes NaN, and it contributes nothing.
+`columns` centres and scales a numeric column by the public mean and standard deviation, and replaces a missing number
+by the public median. Any other column becomes one indicator column per category of the public file; an unknown category
+and a missing cell are zero in all of them. `numbers` leaves numbers unscaled and takes no other columns. A row with a
+cell in a numeric column that is neither a finite number nor missing is unusable: it becomes NaN and contributes zero.
 
-A public frame of numbers and texts, an array of numbers, or objects: private rows come in the same form, cell by cell,
-whatever they were handed over as.
+`RowForm` brings private rows into the form of the public set (frame, array, sparse matrix or objects), cell by cell.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from dpvalue.data.raw import as_numbers, as_rows, is_numeric, is_sparse, row_cou
 from dpvalue.errors import DpvalueError, require_choice
 
 PREPROCESSORS = {"columns": True, "numbers": False}
-"""What `preprocess` calls the transformers of columns; whether each scales numbers."""
+"""The names of transformers of columns for `preprocess`, and whether each scales numbers."""
 
 MOST_CATEGORIES = 50
 
@@ -35,7 +33,7 @@ MOST_CLASSES = 20
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers: what a missing one counts as, and how the column is centred and scaled."""
+    """A numeric column: the value of a missing cell, the mean and the scale."""
 
     name: str
     missing: float
@@ -43,11 +41,11 @@ class Numeric:
     scale: float
 
     def encode(self, column: Column) -> Floats:
-        """Return the column, scaled (rows, 1); NaN for what is neither a number nor missing."""
+        """Return the scaled column (rows, 1); NaN for a cell that is neither a number nor missing."""
         numbers = column.numbers()
         filled = np.where(np.isnan(numbers), self.missing, numbers)
         filled[np.isinf(filled)] = np.nan
-        with np.errstate(all="ignore"):  # nothing may be said of a private cell; an infinite one is a bad row's
+        with np.errstate(all="ignore"):  # a private cell must not warn; an infinite one belongs to a bad row
             scaled: Floats = ((filled - self.mean) / self.scale)[:, None]
         return scaled
 
@@ -60,7 +58,7 @@ class Categorical:
     categories: tuple[str, ...]
 
     def encode(self, column: Column) -> Floats:
-        """Return a column of zeros and ones for each category (rows, categories)."""
+        """Return the indicators of the categories (rows, categories)."""
         place = index_of(self.categories)
         numbers = np.array([place.get(text, -1) for text in column.texts()], dtype=np.int64)
         encoded: Floats = (numbers[:, None] == np.arange(len(self.categories))).astype(np.float64)
@@ -68,14 +66,13 @@ class Categorical:
 
 
 class Schema:
-    """A transformer of frames, fitted to public rows; transforms each row on its own.
+    """A transformer of frames, fitted to public rows, that transforms each row on its own.
 
-    Formal guarantee: `transform` of a row depends on that row and on the public frame that it was fitted to; it raises
-    for nothing that a row holds.
+    Formal guarantee: the transform of a row depends on that row and on the public frame alone, and no content of a row
+    raises.
 
     Args:
-        scaled: whether numbers are centred and scaled, and texts are categories; else numbers are taken as they are,
-            and texts are refused.
+        scaled: True: numbers are centred and scaled, texts are categories. False: numbers are unscaled, texts raise.
     """
 
     def __init__(self, scaled: bool = True) -> None:
@@ -83,7 +80,7 @@ class Schema:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether it knows a public set."""
+        """Whether the schema has been fitted."""
         return hasattr(self, "columns_")
 
     def fit(self, frame: Any, y: Any = None) -> Schema:
@@ -102,7 +99,7 @@ class Schema:
         return self
 
     def transform(self, frame: Any) -> Floats:
-        """Return the rows of a frame as numbers; all of a row is NaN if one of its cells cannot be read."""
+        """Return the rows of a frame as numbers; a row with an unreadable cell is NaN."""
         table = as_columns(frame)
         for name in self.names:
             if name not in table.columns:
@@ -112,7 +109,7 @@ class Schema:
         return numbers
 
     def unreadable(self, frame: Any) -> dict[str, Bools]:
-        """Return, by column, which cells are neither numbers nor missing where the public file has numbers."""
+        """Return, by numeric column, which cells are neither numbers nor missing."""
         table = as_columns(frame)
         return {
             column.name: np.isinf(table[column.name].numbers())
@@ -126,7 +123,7 @@ class Schema:
         return tuple(column.name for column in self.columns_)
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return what was learnt, as plain values."""
+        """Return the fitted values, as plain values."""
         return [asdict(column) for column in self.columns_]
 
     @classmethod
@@ -150,7 +147,7 @@ class Schema:
 
 
 def make_schema(name: str) -> Schema:
-    """Return the transformer of a name, not yet fitted."""
+    """Return the transformer with this name, not yet fitted."""
     require_choice("preprocess", name, PREPROCESSORS)
     return Schema(PREPROCESSORS[name])
 
@@ -205,7 +202,7 @@ class RowForm:
         kind: the form.
         public: the public rows, as the transformer was fitted to them.
         numeric: which columns of a frame are numbers.
-        shape: of one row that is no frame's.
+        shape: the shape of one row, for other forms than frames.
     """
 
     kind: str
@@ -214,7 +211,7 @@ class RowForm:
     shape: tuple[int, ...]
 
     def rows(self, raw: Any, argument: str) -> tuple[Any, Bools]:
-        """Return rows in this form, and which of them cannot be read; nothing is raised for what one holds."""
+        """Return rows in this form, and which of them are unreadable; no content of a row raises."""
         bad = np.zeros(row_count(raw, argument), dtype=bool)
         if self.kind == "frame":
             table = as_columns(raw) if is_frame(raw) else self._columns(raw, argument)
@@ -247,7 +244,7 @@ class RowForm:
         return numbers, bad
 
     def _columns(self, raw: Any, argument: str) -> Columns:
-        """Rows without names as columns of the public frame, by their places."""
+        """Rows without column names as columns of the public frame, by position."""
         rows = as_rows(raw, (len(self.numeric),))
         if len(rows.shape) != 2 or rows.shape[1] != len(self.numeric):
             raise DpvalueError(f"{argument} must have rows of shape {(len(self.numeric),)}, got {rows.shape[1:]}")
@@ -255,7 +252,7 @@ class RowForm:
         return Columns({name: of_array(cells[:, place]) for place, name in enumerate(self.numeric)})
 
     def fill_bad(self, rows: Any, bad: Bools) -> Any:
-        """Return rows with a public one in the place of each bad one."""
+        """Return rows in which a public row replaces each bad row."""
         if not bad.any():
             return rows
         other = take_rows(self.public, [0])
@@ -279,7 +276,7 @@ def _replace_cells(cells: Any, bad: Bools, other: Any) -> Any:
 
 
 def find_row_form(features: Any, is_schema: bool) -> RowForm:
-    """Return the form of a public set, and its rows in it."""
+    """Return the form of a public set, with its rows in that form."""
     if is_frame(features):
         table = as_columns(features)
         numeric = table.is_numeric()

@@ -1,7 +1,7 @@
-"""What a model is worth: metrics of its outputs on public rows with labels, and the public set that they judge by.
+"""Metrics, which are functions of a model's outputs and public labels, and the public set that defines the utility.
 
-Every metric is a worth: larger is better, so that losses and errors are negated. `METRICS` is the one table of names,
-for `Utility`, `dpvalue run --metric`, settings in files and messages; `register_metric` adds one.
+Larger is better for every metric, so losses and errors are negated. `METRICS` is the only table of names, for
+`Utility`, `dpvalue run --metric`, settings in files and messages; `register_metric` adds a metric.
 
 Outputs come for many models at once, in float64: of classification the probabilities of the classes (models, rows,
 classes), in the order of the classes; of regression the predictions (models, rows), in the units of the label.
@@ -35,19 +35,19 @@ BOTH = (CLASSIFICATION, REGRESSION)
 
 @dataclass(frozen=True)
 class Metric:
-    """A worth of models; larger is better. Exactly one of `worth` and `of_loss` is given.
+    """A measure of models; larger is better. Exactly one of `worth` and `of_loss` is set.
 
     Attributes:
-        name: what users call it.
-        title: what a report calls it.
-        tasks: the tasks whose models it judges.
+        name: the name in arguments.
+        title: the name in reports.
+        tasks: the tasks it applies to.
         worth: from outputs (above) and labels (rows,), which are numbers of classes (int64) or numbers, to the worths
             (models,) in float64. That of a model must not depend on which other models there are.
         of_loss: for a metric that is offset - slope * the model's mean loss: from the labels to (offset, slope). The
             engine has fast ways for these.
-        largest_only: whether nothing counts but which class of a row has the largest output; `worth` then gets the
-            outputs before the softmax.
-        labels_differ: whether it is defined only where public labels differ.
+        largest_only: whether it depends only on the class with the largest output; `worth` then gets the outputs
+            before the softmax.
+        labels_differ: whether it is undefined if all public labels are equal.
     """
 
     name: str
@@ -60,16 +60,16 @@ class Metric:
 
     @property
     def task(self) -> str | None:
-        """The task that it fixes; None for a metric of both."""
+        """The task, if the metric applies to one task only; else None."""
         return self.tasks[0] if len(self.tasks) == 1 else None
 
     @property
     def by_name(self) -> bool:
-        """Whether it is one of `METRICS`, and not a caller's own function."""
+        """Whether it is in `METRICS`, and not a caller's function."""
         return METRICS.get(self.name) == self
 
     def bind(self, task: str, labels: Array, raw_labels: Array) -> Metric:
-        """Return the metric for public labels (rows,), encoded and as given; raises where it does not fit them."""
+        """Return the metric for public labels (rows,), encoded and raw; raise if it does not fit them."""
         if task not in self.tasks:
             others = ", ".join(name for name, metric in METRICS.items() if task in metric.tasks)
             raise DpvalueError(f"metric {self.name!r} does not fit a {task} model; use one of {others}")
@@ -86,13 +86,13 @@ class Metric:
 
 @dataclass(frozen=True, eq=False)
 class CustomMetric:
-    """The worth by a caller's own function, which takes one model at a time, and labels as they were given."""
+    """The worth by a caller's function, which takes the outputs of one model and the raw labels."""
 
     function: Function
     labels: Array | None = None
 
     def __call__(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return the worth of each model, NaN for one that has overflowed; raises for no finite number."""
+        """Return the worth of each model, NaN for overflowed outputs; raise unless it is a finite number."""
         assert self.labels is not None
         worths = [
             _check_output(self.function(model, self.labels)) if np.isfinite(model).all() else np.nan
@@ -102,7 +102,7 @@ class CustomMetric:
 
 
 def _check_output(output: Any) -> float:
-    """What a caller's function has returned, if it is one finite number."""
+    """The output of a caller's function as a float; raises unless it is one finite number."""
     number = output.item() if isinstance(output, np.ndarray | Tensor) and output.shape == () else output
     if isinstance(number, Real) and np.isfinite(float(number)):
         return float(number)
@@ -111,21 +111,21 @@ def _check_output(output: Any) -> float:
 
 
 def accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the share of rows whose largest output is that of their class; of equal outputs the first counts."""
+    """Return the share of rows whose largest output is their class's; of equal outputs the first counts."""
     return (outputs.argmax(-1) == labels).mean(-1, dtype=torch.float64)
 
 
 def balanced_accuracy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean over the classes in the labels of the share of a class's rows that are found."""
+    """Return the mean of the recalls of the classes in the labels."""
     right, classes = outputs.argmax(-1) == labels, labels.unique().tolist()
     return torch.stack([right[:, labels == label].mean(-1, dtype=torch.float64) for label in classes]).mean(0)
 
 
 def auc(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return the area under the ROC curve; of more classes the mean of each one's in the labels against all others.
+    """Return the area under the ROC curve; of more than two classes, the mean of one class against the rest.
 
-    It is the share of pairs of a row of the class and another row in which the class's probability is the larger;
-    equal ones count half. NaN for a model with an output that is not a number.
+    The area is the share of pairs of a row of the class and another row in which the former has the larger probability
+    of the class; ties count half. NaN for a model with an output that is not finite.
     """
     classes = labels.unique().tolist()
     if outputs.shape[-1] == 2:  # both classes have the same area
@@ -135,7 +135,7 @@ def auc(outputs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _area(scores: Tensor, positive: Tensor) -> Tensor:
-    """The share of pairs in order (models,), from whole numbers: to the bit, whatever is computed together."""
+    """The share of pairs in order (models,), from integers: its bits do not depend on the batch."""
     above, below = _sort_rows(scores[:, positive]), _sort_rows(scores[:, ~positive])
     twice = torch.searchsorted(below, above) + torch.searchsorted(below, above, right=True)
     return twice.sum(1).to(torch.float64) / (2 * above.shape[1] * below.shape[1])
@@ -177,7 +177,7 @@ METRICS = {
 
 
 def register_metric(metric: Metric) -> None:
-    """Add a metric, which is then known by its name; raises for a name that is taken or is no word in lower case."""
+    """Add a metric to `METRICS`; raise unless its name is new and a word in lower case."""
     if metric.name in METRICS or not (metric.name.isidentifier() and metric.name.islower()):
         raise DpvalueError(f"the name of a metric must be a new lower-case word, got {metric.name!r}")
     if (metric.worth is None) == (metric.of_loss is None):
@@ -197,7 +197,7 @@ def as_metric(metric: str | Function) -> Metric:
         inspect.signature(metric).bind(None, None)
     except TypeError:
         raise DpvalueError(f"metric must be a callable of (outputs, labels), got {metric!r}") from None
-    except ValueError:  # one of C's, which tells nobody what it takes
+    except ValueError:  # a C function without a signature
         pass
     return Metric("callable", "a callable of outputs and labels", BOTH, CustomMetric(metric))
 
@@ -206,8 +206,8 @@ def as_metric(metric: str | Function) -> Metric:
 class Utility:
     """The utility V of a model, on a public set that no privacy rule protects.
 
-    A private row that is also in this set is not protected; parties whose rows are this very object, or show the same
-    memory, are refused.
+    A private row that is also in this set is not protected. Parties that share this object, or memory with it, are
+    refused.
 
     Args:
         X: public features.
@@ -230,10 +230,10 @@ class Utility:
     metric: str | Function = "loss"
     l2: float = 0.0
     source: Any = field(default=None, init=False, repr=False)
-    """What X and y were taken out of, if anything."""
+    """The object that X and y come from, if any."""
 
     def __post_init__(self) -> None:
-        as_metric(self.metric)  # raises for one that there is not
+        as_metric(self.metric)  # raises for an unknown metric
         require_number("l2", self.l2, "at least 0", isinstance(self.l2, Real) and self.l2 >= 0)
         if self.l2 and self.metric != "loss":
             raise DpvalueError(f"l2 needs metric='loss', got l2={self.l2} and metric={self.metric!r}")
@@ -248,11 +248,11 @@ class Utility:
         return f"Utility({row_count(self.X, 'utility features')} rows, metric={self.metric!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy holds: X and y are enough."""
+        """Return the state of a copy, without `source`."""
         return {**vars(self), "source": None}
 
     def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
-        """Return how rows become numbers, as this public set fixes it for a model."""
+        """Return the encoding of rows that this public set fixes for a model."""
         task = task_of(model, as_metric(self.metric).task, float_labels=are_floats(self.y))
         return fit_encoding(self.X, self.y, task, preprocess, model == "cnn", classes)
 
@@ -286,12 +286,12 @@ class PublicSet:
     l2: float
 
     def stand_ins(self, numbers: Ints, sizes: Ints, like: Tensor) -> PublicRows:
-        """Return rows by their numbers as those of stand-ins for parties: so many for each, in this order.
+        """Return public rows as the rows of stand-ins for parties.
 
         Args:
-            numbers: the numbers of the rows, of one stand-in after the other.
-            sizes: how many of them each has.
-            like: of the type and on the device that the rows get.
+            numbers: the numbers of the rows, one stand-in after the other.
+            sizes: the number of rows of each stand-in.
+            like: a tensor of the type and on the device of the result.
         """
         rows = torch.from_numpy(numbers).to(self.x.device)
         return PublicRows.by_party(
@@ -302,7 +302,7 @@ class PublicSet:
 def as_utility(data: Any, target: str | None = None, *labels: Any) -> Utility:
     """Return a utility from a `Utility`, or of metric "loss" from (X, y), a DataFrame with `target`, or a Dataset.
 
-    A column that names groups of parties or persons (`labels`) is no feature: it is left out of a DataFrame.
+    A column of a DataFrame that names groups or persons (`labels`) is left out of the features.
     """
     if isinstance(data, Utility):
         return data

@@ -1,4 +1,4 @@
-"""Engines: where work runs, and in which pieces. `Local` is one machine, its threads, memory and GPU."""
+"""Engines: where computations run, and in which pieces. `Local` uses one machine's threads, memory and GPU."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Output = TypeVar("Output")
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs the work of the library; `dpvalue.Local` is one, and any object with these members is another.
+    """The interface of an engine, which runs computations. `dpvalue.Local` implements it.
 
-    Pieces decide in which order numbers are added up, and so the last bits of results. Engines with the same `piece`,
-    on machines with the same kernels, give the same bits, however they do the pieces.
+    The sizes of pieces fix the order of sums, and so the last bits of results. Engines with the same `piece`, on
+    machines with the same kernels, give the same bits, in whatever order they process pieces.
 
     Example:
         >>> import dpvalue as dpv
@@ -45,33 +45,33 @@ class Engine(Protocol):
         ...
 
     def piece(self, numbers: int, least: int = 1) -> int:
-        """Return how many items of so many numbers go in one piece, at least 1.
+        """Return the number of items per piece, at least 1, for items of this many numbers each.
 
-        `least` are enough to be fast: more only if they fit a cache, fewer only if those do not fit the memory.
+        `least` items are enough for speed: a piece has more only if they fit a cache, fewer only if memory requires it.
         """
         ...
 
     def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
-        """Return work(item) of each item, in order; in any threads of this process if they may `share` the work."""
+        """Return work(item) of each item, in order; with `share`, threads of this process may run it."""
         ...
 
     def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
-        """Yield work(item) of each item, in order, each called after the one before it is done; maybe ahead of time."""
+        """Yield work(item) of each item, in order; one call at a time, possibly ahead of the consumer."""
         ...
 
     def threading(self) -> AbstractContextManager[None]:
-        """Return a context in which all work is done, for what an engine sets up, and takes back at the end."""
+        """Return the context of all work, in which an engine sets up and restores its threads."""
         ...
 
     def require_room(self, parties: int, size: int) -> None:
-        """Raise `DpvalueError` if a table of so many parties and parameters cannot fit."""
+        """Raise `DpvalueError` if a table of this number of parties and parameters does not fit in memory."""
         ...
 
 
 class Graph:  # pragma: no cover (tests/engine/test_gpu.py, where there is a GPU)
-    """`work` of tensors of fixed shapes, as a CUDA graph. What a call returns holds until the next call.
+    """A function of tensors of fixed shapes, recorded as a CUDA graph. The next call overwrites the returned tensors.
 
-    Tensors that `work` uses besides its arguments are read anew in each call, from where they were when recorded.
+    Other tensors that `work` uses are read in each call from the memory that they had at recording.
     """
 
     def __init__(self, work: Callable[..., tuple[Tensor, ...]], *like: Tensor) -> None:
@@ -80,7 +80,7 @@ class Graph:  # pragma: no cover (tests/engine/test_gpu.py, where there is a GPU
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(3):  # libraries set themselves up on the first calls, which a graph must not record
+                for _ in range(3):  # the first calls initialise libraries, which a graph must not record
                     work(*self._inputs)
             torch.cuda.current_stream().wait_stream(side)
             self._graph = torch.cuda.CUDAGraph()
@@ -100,28 +100,27 @@ _CACHED_NUMBERS = 2**19
 _PIECE_BYTES = 2**26
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
-TABLES = 5  # of n x d numbers: sums of releases, in float64 too, their mean, noise, and room to work
+TABLES = 5  # tables of n x d numbers in memory: sums of releases (float64), their mean, noise, and scratch
 
 
 @dataclass(frozen=True)
 class Local:
-    """Runs on this machine.
+    """The engine of this machine.
 
-    On a CPU, pieces of the work go to a few threads of our own, and torch's own threads are switched off meanwhile:
-    those wait for each other inside every tiny operation, and crawl when the machine is shared.
+    On a CPU, a few threads process pieces of the work, and torch's own threads are off, because they synchronise inside
+    every small operation and slow down on a shared machine.
 
     Args:
         device: "auto" (a GPU if there is one), "cpu", "cuda" or "cuda:N".
         dtype: "float32" or "float64".
-        threads: CPU threads while a run lasts; None takes the cores of this process, at most 8.
-        memory: bytes that pieces under way may take; None takes 1/2 GiB, or half of what is free on a GPU, at most
-            4 GiB. On a CPU a piece takes about 64 MiB, or one party's gradient if that is more, and `memory` says how
-            many are under way at once: at least one. Rows, releases and table come on top.
+        threads: the number of CPU threads; None: the cores of this process, at most 8.
+        memory: bytes for concurrent pieces; None: 1/2 GiB, on a GPU half of the free memory, at most 4 GiB. On a CPU a
+            piece takes about 64 MiB, or one party's gradient if that is larger, and `memory` limits the number of
+            concurrent pieces, at least 1. Rows, releases and table need further memory.
 
-    On a CPU, releases and values have the same bits for any `threads` and `memory`: pieces are cut by numbers of
-    parties, rows and parameters alone. But a utility of the user's own (a callable) is called with torch's threads, and
-    may depend on their number. On a GPU `memory` sets the size of pieces, and sums of releases are added in any order:
-    there, results may differ in their last bits.
+    On a CPU, releases and values have the same bits for any `threads` and `memory`, because the sizes of pieces depend
+    only on numbers of parties, rows and parameters. A callable metric runs with torch's threads and may depend on their
+    number. On a GPU `memory` sets the size of pieces and sums have no fixed order, so the last bits may differ.
 
     Example:
         >>> Local(device="cpu", dtype="float64").torch_dtype
@@ -164,17 +163,14 @@ class Local:
 
     @property
     def workers(self) -> int:
-        """The threads that batches go to: 1 on a GPU, which is fast enough to keep one busy."""
+        """The number of threads for batches; 1 on a GPU."""
         if self.torch_device.type == "cuda":
             return 1
         allowed = (2**29 if self.memory is None else self.memory) // _PIECE_BYTES
         return max(1, min(self.threads or min(usable_cores(), _MOST_THREADS), allowed))
 
     def piece(self, numbers: int, least: int = 1) -> int:
-        """Return how many items of so many numbers go in one piece: on a CPU, what its cache holds, or `least`.
-
-        On a GPU, as many as fit.
-        """
+        """Return the number of items per piece: on a CPU as many as fit the cache, or `least`; on a GPU the memory."""
         if self.torch_device.type == "cuda":
             memory = self.memory or min(2**32, torch.cuda.mem_get_info(self.torch_device)[0] // 2)
             return max(1, min(memory // self.torch_dtype.itemsize, _MOST_NUMBERS) // numbers)
@@ -192,9 +188,9 @@ class Local:
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), None)
 
     def require_room(self, parties: int, size: int) -> None:
-        """Raise if the table and the sums that it is made from cannot fit; batches adapt, they cannot.
+        """Raise if the table and its sums do not fit in memory; only batches adapt to the memory.
 
-        How much is free is not told: private rows may be in this process's memory.
+        The error does not state the free memory, which depends on private rows in this process.
         """
         needed, free = TABLES * parties * size * self.torch_dtype.itemsize, self.free_bytes()
         if free is not None and needed > free:
@@ -207,8 +203,7 @@ class Local:
     def map(self, work: Callable[[Item], Output], items: Iterable[Item], share: bool = True) -> list[Output]:
         """Return work(item) of each item, in order.
 
-        On a CPU several are done at once, if threads may `share` what `work` uses; if not, one after the other, each by
-        torch's own threads.
+        On a CPU with `share`, several threads run it; without, the items run in sequence, each with torch's threads.
         """
         work_items = list(items)
         if self.workers == 1 or (share and len(work_items) < 2):
@@ -219,7 +214,7 @@ class Local:
             return [work(item) for item in work_items]
 
     def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
-        """Yield work(item) of each item, in order; on a CPU the next one is made while the last one is used."""
+        """Yield work(item) of each item, in order; on a CPU a thread computes the next item in advance."""
         if self.workers == 1:
             yield from map(work, items)
             return
@@ -235,13 +230,13 @@ class Local:
 
     @contextmanager
     def threading(self) -> Iterator[None]:
-        """Switch torch's own threads off, and restore them after."""
+        """Set torch to one thread; restore its threads afterwards."""
         with _torch_threads(1):
             yield
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on every system
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -259,5 +254,5 @@ def _torch_threads(count: int) -> Iterator[None]:
 
 @lru_cache(maxsize=8)
 def _pool(purpose: str, workers: int, process: int) -> ThreadPoolExecutor:
-    """Return a pool kept for a purpose; `process` makes a forked child build its own."""
+    """Return the cached pool of a purpose; with `process` in the key, a forked child builds its own."""
     return ThreadPoolExecutor(workers, thread_name_prefix=f"dpvalue-{purpose}")

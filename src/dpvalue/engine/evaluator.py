@@ -1,4 +1,4 @@
-"""Many models at once: what they are worth on the public set, and walks over a fixed table."""
+"""Evaluation of the utility of many models at once, and walks over a fixed table."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _COPIES = 4  # of the outputs, in double precision, that a metric makes of them
 
 
 class Evaluator:
-    """The utility of a public set for one model; rows are reduced in float64, as a marginal is a small difference.
+    """The utility of a public set for one model. Means over rows are in float64, as marginals are small differences.
 
-    `slope` is by how much the utility falls with the mean loss, 0 where it is not a function of that alone.
+    `slope` is the decrease of the utility per unit of mean loss; 0 if the utility is not a function of the loss.
     """
 
     def __init__(self, public: PublicSet, model: Model, engine: Engine) -> None:
@@ -37,7 +37,7 @@ class Evaluator:
         self.batch = engine.piece(model.numbers + copies * len(public.x) * model.numbers_per_row(), least=16)
 
     def compiled(self) -> Evaluator:
-        """Return the same, in compiled code where there is some for the model."""
+        """Return the evaluator in compiled code, if the model has it."""
         if not isinstance(self._model, Linear):
             return self
         other = copy(self)
@@ -67,7 +67,7 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class Walker:
-    """The public side of a walk: a model, where it starts, how far a step goes, and on what it runs."""
+    """The public part of a walk: model, initial parameters, learning rate and engine."""
 
     model: Model
     initial: Tensor
@@ -75,9 +75,9 @@ class Walker:
     engine: Engine
 
     def prefixes(self, table: Tensor, permutations: Ints) -> Iterator[tuple[slice, slice, Tensor, Tensor]]:
-        """Yield pieces of the walks: which walks, which positions, and the models before and after each position.
+        """Yield pieces of the walks: the walks, the positions, and the models before and after each position.
 
-        The models have the shape (walks, positions, d), as many in a piece as fit.
+        The models have the shape (walks, positions, d); a piece has as many as fit in memory.
         """
         walks, n = permutations.shape
         batch = self.engine.piece(4 * self.model.size, least=2048)

@@ -1,6 +1,6 @@
 """Semivalues as weights of positions in a uniformly random permutation.
 
-A semivalue (paper, equ:semi-value) weighs the coalitions of size r - 1 that a party joins by w(r), with
+A semivalue (paper, equ:semi-value) weights a party's marginal to a coalition of size r - 1 by w(r), with
 sum_r C(n-1, r-1) w(r) = n. In a uniform permutation the predecessors of a party at position r (1-based) are a uniform
 coalition of size r - 1, so the unbiased weight of its marginal is
 
@@ -11,7 +11,7 @@ coalition of size r - 1, so the unbiased weight of its marginal is
     Beta(a, b)     p(r) = n C(n-1, r-1) B(r+b-1, n-r+a) / B(a, b);  Beta(1, 1) is Shapley, a > b favours small sets
     leave-one-out  p(n) = n, else 0
 
-Everything is computed in log space: the binomials overflow from n = 1030 on.
+Weights are computed in log space: the binomials overflow from n = 1030 on.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Semivalue:
     """A semivalue: its name, and a function from n to the position weights p(1..n).
 
     Args:
-        name: what it is called, in frames and files.
+        name: the name in frames and files.
         weights: takes n, returns p(1), ..., p(n).
-        joining: takes a number of points, returns a quadrature of the law below; None if it is not known.
+        joining: takes a number of points, returns a quadrature of the law below; None if the law is unknown.
 
     The weights must be finite, not negative, and sum to n; `position_weights` checks that each time.
 
-    The coalition that a party joins may also be drawn by letting each of the others in with probability t, where t has
-    a law that does not depend on n: uniform for Shapley, 1/2 for Banzhaf, Beta(b, a) for Beta(a, b). `joining` gives a
-    quadrature of that law with about so many points, if it is known.
+    Equivalently, each other party joins the coalition with probability t. The law of t does not depend on n: uniform
+    for Shapley, 1/2 for Banzhaf, Beta(b, a) for Beta(a, b). `joining` returns a quadrature of that law with about the
+    given number of points.
 
     Example:
         >>> last = Semivalue("last", lambda n: np.eye(n)[-1] * n)  # that of leave-one-out, by another name
@@ -61,7 +61,7 @@ class Semivalue:
         return f"Semivalue({self.name!r})"
 
     def __copy__(self) -> Semivalue:
-        return self  # it cannot change
+        return self  # immutable
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Semivalue:
         return self
@@ -69,15 +69,15 @@ class Semivalue:
     def __reduce__(self) -> tuple[Any, ...]:
         if self == _by_name(self.name):
             return semivalue, (self.name,)
-        held = self.name, self.weights, self.joining
+        state = self.name, self.weights, self.joining
         try:
-            pickle.dumps(held)
+            pickle.dumps(state)
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise DpvalueError(
                 f"the semivalue {self.name!r} cannot be pickled: its functions must be defined at the top of a module, "
                 f"not as a lambda or inside a function ({error})"
             ) from None
-        return Semivalue, held
+        return Semivalue, state
 
     def position_weights(self, n: int) -> Floats:
         """Return p(1), ..., p(n), which sum to n.
@@ -123,21 +123,21 @@ def semivalue(name: str | Semivalue) -> Semivalue:
         'beta(4,1)'
     """
     if isinstance(name, Semivalue):
-        _refuse_taken_name(name)
+        _require_free_name(name)
         return name
-    found = _by_name(name) if isinstance(name, str) else None
-    if found is None:
+    standard = _by_name(name) if isinstance(name, str) else None
+    if standard is None:
         raise DpvalueError(f"semivalue must be one of shapley, banzhaf, beta(a,b) with a, b > 0, loo; got {name!r}")
-    return found
+    return standard
 
 
 def _by_name(name: str) -> Semivalue | None:
-    """The semivalue of a name; None if there is none. That of the same name is equal, however it was made."""
+    """The semivalue of a name; None if there is none. Equal names give equal semivalues."""
     text = name.replace(" ", "").lower()
     if text == "shapley":
-        return Semivalue("shapley", np.ones, _even)
+        return Semivalue("shapley", np.ones, _legendre_quadrature)
     if text == "banzhaf":
-        return Semivalue("banzhaf", _banzhaf, _half)
+        return Semivalue("banzhaf", _banzhaf, _half_quadrature)
     if text == "loo":
         return Semivalue("loo", _leave_one_out)
     beta = re.fullmatch(r"beta\(([0-9.eE+-]+),([0-9.eE+-]+)\)", text)
@@ -147,19 +147,19 @@ def _by_name(name: str) -> Semivalue | None:
         except ValueError:
             a = b = 0.0
         if 0 < a < float("inf") and 0 < b < float("inf"):
-            return Semivalue(f"beta({_number(a)},{_number(b)})", _Beta(a, b), _Jacobi(a, b))
+            return Semivalue(f"beta({_number(a)},{_number(b)})", _BetaWeights(a, b), _JacobiQuadrature(a, b))
     return None
 
 
-def _refuse_taken_name(given: Semivalue) -> None:
-    """Raise if a custom semivalue goes by a name that means something else, in a frame or in a saved file."""
-    known = _by_name(given.name)
-    if known is None:
-        if given.name in ("party", "size", "rank", "rank_low", "rank_high", "payout", "payout_low", "payout_high"):
-            raise DpvalueError(f"a semivalue must not be called {given.name!r}, which is a column of frames")
+def _require_free_name(custom: Semivalue) -> None:
+    """Raise if the name of a custom semivalue has another meaning in frames or saved files."""
+    standard = _by_name(custom.name)
+    if standard is None:
+        if custom.name in ("party", "size", "rank", "rank_low", "rank_high", "payout", "payout_low", "payout_high"):
+            raise DpvalueError(f"a semivalue must not be called {custom.name!r}, which is a column of frames")
         return
-    if not np.allclose(known.position_weights(7), given.position_weights(7)):
-        raise DpvalueError(f"a custom semivalue must not be called {given.name!r}, which means other weights")
+    if not np.allclose(standard.position_weights(7), custom.position_weights(7)):
+        raise DpvalueError(f"a custom semivalue must not be called {custom.name!r}, which means other weights")
 
 
 def _number(x: float) -> str:
@@ -168,13 +168,13 @@ def _number(x: float) -> str:
 
 def semivalues(names: str | Semivalue | Iterable[str | Semivalue]) -> tuple[Semivalue, ...]:
     """Return the semivalues of `names` (one or several) in order; at least one, no name twice."""
-    given = [names] if isinstance(names, str | Semivalue) else list(names)
-    chosen = tuple(semivalue(name) for name in given)
-    if not chosen:
+    items = [names] if isinstance(names, str | Semivalue) else list(names)
+    kinds = tuple(semivalue(name) for name in items)
+    if not kinds:
         raise DpvalueError("semivalues must name at least one semivalue, got none")
-    if len({kind.name for kind in chosen}) < len(chosen):
-        raise DpvalueError(f"semivalues must not repeat a name, got {[kind.name for kind in chosen]}")
-    return chosen
+    if len({kind.name for kind in kinds}) < len(kinds):
+        raise DpvalueError(f"semivalues must not repeat a name, got {[kind.name for kind in kinds]}")
+    return kinds
 
 
 def _log_binomials(n: int) -> Floats:
@@ -183,42 +183,42 @@ def _log_binomials(n: int) -> Floats:
     return np.asarray(log_factorials[-1] - log_factorials - log_factorials[::-1])
 
 
-def _normalised(log_weights: Floats) -> Floats:
-    """exp(log_weights), scaled to sum to n: takes the rounding of the logarithms out of the sum."""
+def _normalise(log_weights: Floats) -> Floats:
+    """exp(log_weights), scaled to sum to n, which removes rounding errors of the logarithms."""
     p = np.exp(log_weights - log_weights.max())
     return np.asarray(p * (len(p) / p.sum()))
 
 
 def _banzhaf(n: int) -> Floats:
-    return _normalised(_log_binomials(n) + log(n) - (n - 1) * log(2))
+    return _normalise(_log_binomials(n) + log(n) - (n - 1) * log(2))
 
 
-def _half(points: int) -> tuple[Floats, Floats]:
-    """Probability 1/2, whatever the number of points."""
+def _half_quadrature(points: int) -> tuple[Floats, Floats]:
+    """Probability 1/2, for any number of points."""
     return np.array([0.5]), np.ones(1)
 
 
 @dataclass(frozen=True)
-class _Beta:
-    """The position weights of Beta(a, b): a value, so that two of the same a and b are equal."""
+class _BetaWeights:
+    """The position weights of Beta(a, b); equal parameters compare equal."""
 
     a: float
     b: float
 
     def __call__(self, n: int) -> Floats:
         log_beta = np.array([lgamma(r + self.b - 1) + lgamma(n - r + self.a) for r in range(1, n + 1)])
-        return _normalised(_log_binomials(n) + log_beta)
+        return _normalise(_log_binomials(n) + log_beta)
 
 
-def _even(points: int) -> tuple[Floats, Floats]:
+def _legendre_quadrature(points: int) -> tuple[Floats, Floats]:
     """Gauss-Legendre on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(points)
     return (nodes + 1) / 2, weights / 2
 
 
 @dataclass(frozen=True)
-class _Jacobi:
-    """Gauss-Jacobi for t that is Beta(b, a) distributed."""
+class _JacobiQuadrature:
+    """Gauss-Jacobi for t with the law Beta(b, a)."""
 
     a: float
     b: float

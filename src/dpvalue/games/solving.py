@@ -1,8 +1,8 @@
-"""Games, and the semivalues of any of them: exactly where that is cheap, else by walking permutations.
+"""Games and their semivalues: exact where that is cheap, otherwise by walking permutations.
 
-A game says what coalitions of its players are worth, many at a time. Leave-one-out is exact with n + 1 coalitions; a
-game of few players is enumerated when that is no dearer than the permutations allowed; a game may know the values by a
-way of its own; everything else walks permutations until the standard errors are small enough.
+A game returns the worths of many coalitions at once. Leave-one-out is exact with n + 1 coalitions. A game of few
+players is enumerated if that costs no more than the permutations. A game may override the computation of its values.
+All other values come from permutations, until the standard errors are small enough.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from dpvalue.games.semivalues import semivalue as semivalue_of
 from dpvalue.progress import Progress, silent
 from dpvalue.protocol.schedule import LEAST_WALKS
 from dpvalue.streams import Purpose, require_seed
-from dpvalue.streams import permutations as drawn_permutations
+from dpvalue.streams import permutations as sample_permutations
 
 MOST_PLAYERS_ENUMERATED = 16
 
-_MOST_CELLS = 2**24  # coalitions x players that a game is asked about at once, a byte each
+_MOST_CELLS = 2**24  # coalitions x players per call of a game, a byte each
 
 
 class Game(ABC):
-    """What is valued: players 0, ..., n - 1, and what any coalition of them is worth.
+    """A coalition game: players 0, ..., n - 1, and the worth of any coalition.
 
-    A game of your own sets `n` and defines `worth`; it overrides the others where it knows a faster way.
+    A subclass sets `n` and defines `worth`; it overrides the other methods where a faster computation exists.
 
     Example:
         >>> class Quota(Game):
@@ -63,7 +63,7 @@ class Game(ABC):
         """
 
     def walk(self, orders: Ints) -> Floats:
-        """Return what each player adds to those before it: marginals[t, r] of player orders[t, r], both (k, n).
+        """Return the marginal of each player to its predecessors: marginals[t, r] of player orders[t, r], both (k, n).
 
         Args:
             orders: permutations of the players, one a row (k, n).
@@ -76,11 +76,11 @@ class Game(ABC):
             [[2.0, 8.0], [3.0, 7.0]]
         """
         places, steps = np.argsort(orders, axis=1), self.n + 1
-        worths = worths_of(self, len(orders) * steps, lambda at: places[at // steps] < (at % steps)[:, None])
+        worths = worths_of(self, len(orders) * steps, lambda index: places[index // steps] < (index % steps)[:, None])
         return np.diff(worths.reshape(-1, steps), axis=1)
 
     def leave_one_out(self) -> Floats:
-        """Return what each player adds to all the others, from n + 1 coalitions.
+        """Return the marginal of each player to all others, from n + 1 coalitions.
 
         Returns:
             one number for each player.
@@ -93,10 +93,10 @@ class Game(ABC):
         return np.asarray(worths[-1] - worths[:-1])  # the last coalition is everyone
 
     def exact(self, semivalue: Semivalue) -> Floats | None:
-        """Return the values (n,) if the game knows them without a walk, else None; it knows leave-one-out.
+        """Return the exact values (n,) if no walk is needed, otherwise None; by default for leave-one-out only.
 
         Args:
-            semivalue: which semivalue.
+            semivalue: the semivalue.
 
         Returns:
             the values, or None.
@@ -108,13 +108,13 @@ class Game(ABC):
         return None if semivalue.position_weights(self.n)[:-1].any() else self.leave_one_out()
 
     def direct_estimate(self, semivalue: Semivalue) -> Estimate | None:
-        """Return the values if they are known without a walk: exactly, or with an error that is stated."""
+        """Return the values if no walk is needed, exact or with a stated error; otherwise None."""
         values = self.exact(semivalue)
         return None if values is None else exact_estimate(values, evaluations=1)
 
 
 class ReleaseGame(Game):
-    """A game of what parties released, which can be played again with other rows of the same parties.
+    """A game of the parties' releases, which can be evaluated again with other rows of the same parties.
 
     Attributes:
         rows: the releases (n, m).
@@ -124,18 +124,15 @@ class ReleaseGame(Game):
 
     @abstractmethod
     def with_rows(self, rows: Tensor) -> ReleaseGame:
-        """Return the game of another table of the same parties."""
+        """Return the game with other rows of the same parties (n, m)."""
 
     def without_noise(self, generator: np.random.Generator) -> ReleaseGame | None:
-        """Return the game of a draw of what parties may have released without noise, given what they have.
-
-        None where releases are valued as they are, and nothing is made of what they may be.
-        """
+        """Return the game of a posterior draw of the releases without noise; None if the game has no posterior."""
         return None
 
 
 class FunctionGame(Game):
-    """A game given as a function of players, in increasing order; it is called once for a coalition in a batch.
+    """A game given as a function of players; it is called once per distinct coalition of a batch.
 
     Args:
         v: takes a tuple of players in increasing order, () included; returns its worth.
@@ -153,13 +150,13 @@ class FunctionGame(Game):
     def worth(self, coalitions: Bools) -> Floats:
         """Return v of each coalition."""
         keys = [coalition.tobytes() for coalition in coalitions]
-        different = dict(zip(keys, coalitions, strict=True))
-        worths = {key: float(self.v(tuple(np.flatnonzero(members).tolist()))) for key, members in different.items()}
+        distinct = dict(zip(keys, coalitions, strict=True))
+        worths = {key: float(self.v(tuple(np.flatnonzero(members).tolist()))) for key, members in distinct.items()}
         return np.array([worths[key] for key in keys])
 
 
 class ListedGame(Game):
-    """A game given as the worths of all 2^n coalitions: worths[mask], bit j of the mask being set if player j is in.
+    """A game given as the worths of all 2^n coalitions: worths[mask], with bit j of the mask set for member j.
 
     Args:
         worths: 2^n numbers.
@@ -182,7 +179,7 @@ class ListedGame(Game):
 
 @dataclass(frozen=True)
 class Solution:
-    """The estimates of a game, how many permutations were walked (0: exact), and whether the tolerance was met."""
+    """The estimates of a game, the number of permutations (0: exact), and whether the tolerance was met."""
 
     estimates: dict[str, Estimate]
     walks: int
@@ -192,24 +189,25 @@ class Solution:
 def estimate_values(
     game: Game, kinds: tuple[Semivalue, ...], most: int, tolerance: float, seed: int, progress: Progress = silent
 ) -> Solution:
-    """Return semivalues of a game: exactly where that is cheap, else from at most so many permutations.
+    """Return semivalues of a game: exact where that is cheap, otherwise from at most `most` permutations.
 
     Args:
-        game: what is valued.
-        kinds: which semivalues; one walk serves all.
-        most: permutations to walk. A game of few players is enumerated if its coalitions are no more than theirs.
+        game: the game.
+        kinds: the semivalues; all share one walk.
+        most: largest number of permutations. A game of few players is enumerated if it has no more coalitions than
+            these permutations evaluate.
         tolerance: stop once the largest standard error is at most tolerance * standard deviation of the values.
-        seed: of the permutations.
-        progress: told how far the walks are.
+        seed: seed of the permutations.
+        progress: reports the progress of the walks.
     """
     if game.n <= MOST_PLAYERS_ENUMERATED and 2**game.n <= most * game.n:
-        return Solution(_enumerated(game, kinds), 0, True)
-    known = {kind.name: game.direct_estimate(kind) for kind in kinds}
-    exact = {name: estimate for name, estimate in known.items() if estimate is not None}
-    others = tuple(kind for kind in kinds if kind.name not in exact)
-    walked = _walked(game, others, most, tolerance, seed, Purpose.REPLAY, progress)
-    estimates = exact | walked.estimates
-    return Solution({kind.name: estimates[kind.name] for kind in kinds}, walked.walks, walked.converged)
+        return Solution(_enumerate(game, kinds), 0, True)
+    direct = {kind.name: game.direct_estimate(kind) for kind in kinds}
+    exact = {name: estimate for name, estimate in direct.items() if estimate is not None}
+    sampled = tuple(kind for kind in kinds if kind.name not in exact)
+    solution = _walk(game, sampled, most, tolerance, seed, Purpose.REPLAY, progress)
+    estimates = exact | solution.estimates
+    return Solution({kind.name: estimates[kind.name] for kind in kinds}, solution.walks, solution.converged)
 
 
 def value_game(
@@ -222,12 +220,12 @@ def value_game(
     """Return the semivalue of each of the players 0..n-1 of the game v.
 
     Args:
-        v: a `Game`, or the worth of a coalition that is given as a tuple of players in increasing order, () included.
-        n: number of players; a `Game` has its own.
+        v: a `Game`, or a function from a tuple of players in increasing order, () included, to a worth.
+        n: number of players; needed for a function.
         semivalue: a name ("shapley", "banzhaf", "beta(a,b)", "loo") or a `Semivalue`.
-        permutations: how many to sample; None values exactly: all 2^n coalitions for n <= 16, above that only what the
-            game knows without them, as leave-one-out.
-        seed: of the sampled permutations.
+        permutations: number of sampled permutations. None: exact values, from all 2^n coalitions for n <= 16, above
+            that only where `Game.exact` returns them, as for leave-one-out.
+        seed: seed of the permutations.
 
     Returns:
         the values with their Monte Carlo errors.
@@ -244,9 +242,9 @@ def value_game(
     require_seed(seed)
     if permutations is not None:
         require_count("permutations", permutations)
-        return _walked(game, (kind,), permutations, None, seed, Purpose.PERMUTATION, silent).estimates[kind.name]
+        return _walk(game, (kind,), permutations, None, seed, Purpose.PERMUTATION, silent).estimates[kind.name]
     if game.n <= MOST_PLAYERS_ENUMERATED:
-        return _enumerated(game, (kind,))[kind.name]
+        return _enumerate(game, (kind,))[kind.name]
     values = game.exact(kind)
     if values is None:
         raise DpvalueError(
@@ -256,7 +254,7 @@ def value_game(
 
 
 def enumerate_values(worths: Floats, n: int, kind: Semivalue) -> Floats:
-    """Return the exact values of a game given as worths[mask] for all 2^n coalitions (bit j set: player j is in)."""
+    """Return the exact values (n,) of a game given as worths[mask] of all 2^n coalitions (bit j set for member j)."""
     p = kind.position_weights(n)
     per_coalition = np.array([p[size] / (n * comb(n - 1, size)) for size in range(n)])
     masks = np.arange(2**n)
@@ -280,7 +278,7 @@ def _as_game(v: Game | Callable[[tuple[int, ...]], float], n: int | None) -> Gam
 
 
 def worths_of(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Floats:
-    """The worths of so many coalitions, which are made from their numbers 0, 1, ..., as many at once as fit."""
+    """Return the worths (count,) of coalitions, which `coalitions` makes from their numbers, in pieces that fit."""
     pieces = np.array_split(np.arange(count), -(-count * game.n // _MOST_CELLS))
     worths = np.concatenate([np.asarray(game.worth(coalitions(numbers)), dtype=np.float64) for numbers in pieces])
     if worths.shape != (count,):
@@ -288,13 +286,13 @@ def worths_of(game: Game, count: int, coalitions: Callable[[Ints], Bools]) -> Fl
     return worths
 
 
-def _enumerated(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:
+def _enumerate(game: Game, kinds: tuple[Semivalue, ...]) -> dict[str, Estimate]:
     n = game.n
     worths = worths_of(game, 2**n, lambda masks: (masks[:, None] >> np.arange(n) & 1).astype(bool))
     return {kind.name: exact_estimate(enumerate_values(worths, n, kind), 2 ** (n - 1)) for kind in kinds}
 
 
-def _walked(
+def _walk(
     game: Game,
     kinds: tuple[Semivalue, ...],
     most: int,
@@ -303,30 +301,29 @@ def _walked(
     purpose: Purpose,
     progress: Progress,
 ) -> Solution:
-    """Walk until the values of all kinds are accurate enough; without a tolerance, all the permutations."""
+    """Walk until the values of all kinds meet the tolerance; without one, walk `most` permutations."""
     estimators = {kind.name: Estimator(kind, game.n) for kind in kinds}
     estimates: dict[str, Estimate] = {}
     walks, converged = 0, not kinds
     if kinds:
         progress("walking", 0, most)
     while walks < most and not converged:
-        orders = drawn_permutations(seed, purpose, walks, min(LEAST_WALKS, most - walks), game.n)
+        orders = sample_permutations(seed, purpose, walks, min(LEAST_WALKS, most - walks), game.n)
         marginals = game.walk(orders)
         for estimator in estimators.values():
             estimator.add(orders, marginals)
         walks += len(orders)
         estimates = {name: estimator.estimate for name, estimator in estimators.items()}
-        needed = max(_needed(estimate, tolerance, walks) for estimate in estimates.values())
-        converged = needed <= walks
-        progress("walking", walks, walks if converged else int(min(needed, most)))
+        walks_needed = max(_walks_needed(estimate, tolerance, walks) for estimate in estimates.values())
+        converged = walks_needed <= walks
+        progress("walking", walks, walks if converged else int(min(walks_needed, most)))
     return Solution(estimates, walks, converged)
 
 
-def _needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:
-    """How many walks bring the largest standard error within `tolerance` standard deviations of the values.
+def _walks_needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:
+    """The expected number of walks at which the largest standard error is within `tolerance` * spread of the values.
 
-    So many as were walked if it is; else what is to be expected, more than that: errors shrink with the root of the
-    walks, and so does what they add to the spread of the values.
+    At most `walks` if the tolerance is met. Errors, and their part of the spread, shrink with the root of the walks.
     """
     if tolerance is None:
         return inf
@@ -336,7 +333,7 @@ def _needed(estimate: Estimate, tolerance: float | None, walks: int) -> float:
         return inf
     if error <= tolerance * spread:
         return walks
-    own = spread**2 - float(np.mean(errors**2))  # of the values without their errors
-    if own <= 0:
+    true_variance = spread**2 - float(np.mean(errors**2))  # of the values without their errors
+    if true_variance <= 0:
         return inf
-    return walks * max(1 + 1 / walks, (error**2 / tolerance**2 - spread**2 + own) / own)
+    return walks * max(1 + 1 / walks, (error**2 / tolerance**2 - spread**2 + true_variance) / true_variance)

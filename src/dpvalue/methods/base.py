@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from dpvalue.methods.table import ReleaseTable
 from dpvalue.models import Model, UnitNumbers
 from dpvalue.planning.rehearsal import Rehearsal
 from dpvalue.planning.settings import GAMES
-from dpvalue.planning.situation import Agreement, Expectation, Situation, expected_at
+from dpvalue.planning.situation import Agreement, Expectation, Situation, expectation_at
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.mechanism import Mechanism
@@ -35,6 +35,9 @@ from dpvalue.protocol.projection import Basis, Projection
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.protocol.statistics import Statistic
 from dpvalue.stored import build
+
+if TYPE_CHECKING:
+    from dpvalue.methods.leaf_coverage import Holding
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +82,11 @@ class Method(ABC):
         """The public directions of the releases; None for all directions, or if the method has none."""
         return None
 
+    @property
+    def released(self) -> str:
+        """What a release is, in a few words, for a plan and a report."""
+        return "all directions" if self.projection is None else str(self.projection)
+
     @abstractmethod
     def expectation(
         self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None
@@ -113,6 +121,10 @@ class Method(ABC):
     @abstractmethod
     def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> ReleaseGame:
         """Return the game of stand-ins with these rows, at most one per party; it is timed for a plan."""
+
+    def coverage(self, table: ReleaseTable) -> tuple[Holding, ...]:
+        """Return which records parties of a table mostly hold themselves; empty if releases do not tell."""
+        return ()
 
     def complete(self, model: Model, example_row: Tensor) -> Model:
         """Return the full model, given the model that a table names; `example_row` is a row of zeros."""
@@ -232,7 +244,7 @@ def rehearsed_auc(situation: Situation, choice: Choice, rehearsal: Rehearsal | N
     """Return the expected AUC of detecting corrupted parties, by the choice or, without one, by all directions."""
     if choice.expectation is not None or rehearsal is None or situation.settings.privacy is None:
         return choice.expectation
-    return expected_at(
+    return expectation_at(
         situation, situation.settings.privacy, rehearsal
     )  # with a fixed norm there was no choice to rehearse
 

@@ -8,7 +8,10 @@ from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method, method_named
 from dpvalue.methods.refit import Refit
 from dpvalue.methods.steps import Steps
+from dpvalue.methods.trees import Trees
+from dpvalue.models import TREES
 from dpvalue.planning.rehearsal import Rehearsal
+from dpvalue.planning.settings import Settings
 from dpvalue.planning.situation import Situation
 
 _UNNAMED = ("auto", Steps.name)
@@ -31,12 +34,20 @@ def method_of(situation: Situation) -> type[Method]:
 
     "auto" means retraining for data sets as parties, if no setting of the release excludes it; otherwise steps.
     """
-    game = situation.settings.game
-    if game in _UNNAMED:
-        retrains = situation.settings.may_refit and situation.has_sets and not Refit.unmet_requirement(situation)
+    settings = situation.settings
+    if settings.model != TREES and settings.game in _UNNAMED:
+        retrains = settings.may_refit and situation.has_sets and not Refit.unmet_requirement(situation)
         return Refit if retrains else Steps
-    method = method_named(game)
+    method = method_of_settings(settings)
     reason = method.unmet_requirement(situation)
     if reason:
-        raise DpvalueError(f"game={game!r} {reason}")
+        name = f"model={TREES!r}" if method is Trees else f"game={settings.game!r}"
+        raise DpvalueError(f"{name} {reason}")
     return method
+
+
+def method_of_settings(settings: Settings) -> type[Method]:
+    """Return the method that settings name, with nothing known of the data; "auto" is steps."""
+    if settings.model == TREES:
+        return Trees
+    return Steps if settings.game == "auto" else method_named(settings.game)

@@ -104,7 +104,7 @@ class _Half:
         rows = _releases(self._model, self._surrogate, parties, self._pseudo, self._engine, self._generator)
         refit_game = RefitGame(self._refitting, rows.to(self._like), self._pseudo.noise, self._counts)
         values, truth = (value_game(game).values for game in (refit_game, ListedGame(_truth(self._judging, parties))))
-        return _spearman(values, truth), _spearman(self._counts, truth)
+        return spearman(values, truth), spearman(self._counts, truth)
 
 
 def _parties(pool: Rows, counts: Ints, generator: np.random.Generator) -> list[Rows]:
@@ -156,8 +156,8 @@ def _truth(judging: Rows, parties: list[Rows]) -> Floats:
     return np.asarray(-judging.mean_loss(theta).cpu().numpy())
 
 
-def _spearman(first: Floats | Ints, second: Floats) -> float:
-    """The rank correlation; ties share their ranks, and a constant vector has correlation 0."""
+def spearman(first: Floats | Ints, second: Floats) -> float:
+    """Return the rank correlation; ties share their ranks, and a constant vector has correlation 0."""
     ranks = [(values[:, None] > values).sum(1) + (values[:, None] == values).sum(1) / 2 for values in (first, second)]
     first_rank, second_rank = (rank - rank.mean() for rank in ranks)
     lengths = float(np.linalg.norm(first_rank) * np.linalg.norm(second_rank))

@@ -1,8 +1,8 @@
 """Models as functions of one flat parameter vector, for many vectors at once.
 
-All kinds answer the same questions (`Model`): the initial parameters, the outputs on a set of rows, the gradient of
-each party's weighted loss, and the gradient of each single record. `Linear` and `PaperCNN` have gradients in closed
-form; `Network` is any `nn.Module`, through `torch.func`; `HeadOnTrunk` is the last layer of one, on a public trunk.
+Every `Model` provides the initial parameters, the outputs on a set of rows, the gradient of each party's weighted loss,
+and the gradient of each record. `Linear` and `PaperCNN` have gradients in closed form; `Network` is any `nn.Module`,
+through `torch.func`; `HeadOnTrunk` is the last layer of a network on a public trunk.
 """
 
 from dpvalue.models.base import (
@@ -11,6 +11,7 @@ from dpvalue.models.base import (
     KINDS,
     REGRESSION,
     TASK_OF,
+    TREES,
     Model,
     ModelFactory,
     UnitNumbers,
@@ -19,6 +20,7 @@ from dpvalue.models.base import (
 from dpvalue.models.build import build_model, register_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
+from dpvalue.models.forest import Forest, LeafOnes, Unsplit
 from dpvalue.models.headed import Head, HeadOnTrunk, find_head, head_on_trunk
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
@@ -29,9 +31,12 @@ __all__ = [
     "KINDS",
     "REGRESSION",
     "TASK_OF",
+    "TREES",
     "DescriptionModel",
+    "Forest",
     "Head",
     "HeadOnTrunk",
+    "LeafOnes",
     "Linear",
     "Model",
     "ModelFactory",
@@ -40,6 +45,7 @@ __all__ = [
     "Score",
     "SubspaceModel",
     "UnitNumbers",
+    "Unsplit",
     "build_model",
     "find_head",
     "head_on_trunk",

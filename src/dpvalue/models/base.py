@@ -1,4 +1,4 @@
-"""What a model is to the engine: a function of one flat parameter vector, for many vectors at once."""
+"""The interface of models: functions of one flat parameter vector, for many vectors at once."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from torch import Tensor, nn
 
 ModelFactory = Callable[[], nn.Module]
 CLASSIFICATION, REGRESSION = "classification", "regression"
-TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION}
-"""The models that have names, and what each is for."""
+TREES = "trees"
+TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION, TREES: CLASSIFICATION}
+"""The task of each named model."""
 KINDS = TASK_OF.keys()
-COLUMN_MODELS = ["logistic", "linear"]
-"""Those of rows of columns, as files hold them: no images. The first of a task is its default."""
+COLUMN_MODELS = ["logistic", "linear", TREES]
+"""The models of rows of columns, as in files: no images. The first of a task is its default."""
 
 
 class UnitNumbers(Protocol):
-    """What rows are asked through: `size` numbers of each row, which units contribute, clipped and with noise.
+    """A function from a row to the `size` numbers that units contribute, clipped and with noise.
 
-    Of a model they are the gradient of its loss; other methods of valuing have numbers of their own. `theta` is a batch
-    of vectors (b, size) that the numbers are asked at: parameters of models, or weights.
+    For a model they are the gradient of the row's loss; other methods of valuing have other numbers. `theta` is a batch
+    of vectors (b, size), the arguments of the function: parameters of models, or weights.
 
-    Rows come in its own form, made once by `inputs` and `targets`. Rows of parties are x (b, r, ...), y (b, r, ...) and
-    weights (b, r): a party's number is the weighted sum over its r rows (weights 1/count, 0 for padding). The numbers
-    of a row are a function of that row, of theta and of public things. A row that cannot be read is zeros and weighs
-    nothing.
+    `inputs` and `targets` convert rows and labels once. Rows of parties are x (b, r, ...), y (b, r, ...) and weights
+    (b, r): a party's numbers are the weighted sum over its r rows (weights 1/count, 0 for padding). The numbers of a
+    row are a function of that row, of theta and of public values. An unreadable row is zero and has weight 0.
     """
 
     size: int
     numbers: int
-    """How many numbers one vector takes while it is used: `size`, and more if it is made into another."""
+    """The memory for one vector in use, in numbers: `size`, or more if it is converted."""
 
     def inputs(self, x: Tensor) -> Tensor:
         """Return features (rows, *shape) in the form that the other methods take."""
@@ -50,7 +50,7 @@ class UnitNumbers(Protocol):
         ...
 
     def numbers_per_row(self) -> int:
-        """Return about how many numbers one row makes on its way."""
+        """Return the approximate number of intermediate numbers of one row."""
         ...
 
     def digest(self) -> str:
@@ -59,7 +59,7 @@ class UnitNumbers(Protocol):
 
 
 class Model(UnitNumbers, Protocol):
-    """A model with `size` parameters; `theta` is a batch of parameter vectors (b, size).
+    """A model with `size` parameters. `theta` is a batch of parameter vectors (b, size).
 
     The numbers of a row are the gradient of its loss.
     """
@@ -67,7 +67,7 @@ class Model(UnitNumbers, Protocol):
     task: str
     kind: str
     zero_start: bool
-    """Whether it starts from zeros, and not at random."""
+    """Whether the initial parameters are zeros; else they are random."""
 
     def initial(self, seed: int, index: int = 0) -> Tensor:
         """Return the initial parameters (size,); zeros for linear models, else the factory's own under a seed."""
@@ -78,7 +78,7 @@ class Model(UnitNumbers, Protocol):
         ...
 
     def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the function from theta to the mean losses (b,), as float64, on the rows x with labels y (rows,)."""
+        """Return a function from theta to the mean losses (b,), in float64, on rows x with labels y (rows,)."""
         ...
 
     def squared_norm(self, theta: Tensor) -> Tensor:

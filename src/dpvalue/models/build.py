@@ -1,4 +1,4 @@
-"""From what a user names or passes as model= to a model that fits the public set, and its training on public rows."""
+"""Building a model from the argument `model` and the public set, and training models on public rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from dpvalue.arrays import Ints
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.models.base import CLASSIFICATION, COLUMN_MODELS, KINDS, REGRESSION, TASK_OF, Model, ModelFactory
+from dpvalue.models.base import CLASSIFICATION, COLUMN_MODELS, KINDS, REGRESSION, TASK_OF, TREES, Model, ModelFactory
 from dpvalue.models.cnn import PaperCNN
+from dpvalue.models.forest import Unsplit
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 from dpvalue.streams import Purpose, stream
@@ -39,7 +40,7 @@ def register_model(name: str, task: str, build: Builder, columns: bool = True) -
 
 
 def task_of(model: str | ModelFactory, by_metric: str | None, float_labels: bool) -> str:
-    """Return the task: fixed by a named model; for a factory by the metric, else by the public labels' type."""
+    """Return the task: that of a named model; for a factory that of the metric, else by the type of public labels."""
     if isinstance(model, str):
         require_choice("model", model, KINDS)
         return TASK_OF[model]
@@ -77,6 +78,10 @@ def _linear(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device
     return Linear(prod(example.shape), outputs, task, dtype, device)
 
 
+def _trees(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> Model:
+    return Unsplit(prod(example.shape), outputs, task, dtype, device)
+
+
 def _cnn(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> Model:
     if example.dim() != 3 or min(example.shape[1:]) < 4:
         shape = tuple(example.shape)
@@ -84,7 +89,7 @@ def _cnn(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: t
     return PaperCNN(example, outputs, task, dtype, device)
 
 
-_BUILDERS: dict[str, Builder] = {"logistic": _linear, "linear": _linear, "cnn": _cnn}
+_BUILDERS: dict[str, Builder] = {"logistic": _linear, "linear": _linear, "cnn": _cnn, TREES: _trees}
 
 LEARNING_RATE = 0.01
 
@@ -94,15 +99,15 @@ _DECAYS = 0.9, 0.999  # of Adam's means of gradients and of their squares
 
 
 def train(model: Model, initial: Tensor, x: Tensor, y: Tensor, steps: Sequence[int], seed: int) -> list[Tensor]:
-    """Return the parameters after each of the numbers of `steps` (ascending) of Adam on public rows.
+    """Train on public rows with Adam; return the parameters after each of the numbers of `steps` (ascending).
 
     Args:
-        model: what is trained.
-        initial: where it starts (size,).
-        x: rows, as `model.inputs` makes them.
-        y: their labels, as `model.targets` makes them.
-        steps: after how many steps parameters are kept.
-        seed: of the order of the rows.
+        model: the model.
+        initial: the initial parameters (size,).
+        x: rows, as returned by `model.inputs`.
+        y: labels, as returned by `model.targets`.
+        steps: the numbers of steps.
+        seed: the seed of the order of the rows.
     """
     return train_together(model, initial, [(x, y)], steps, seed)[0]
 
@@ -110,17 +115,17 @@ def train(model: Model, initial: Tensor, x: Tensor, y: Tensor, steps: Sequence[i
 def train_together(
     model: Model, initial: Tensor, sets: Sequence[tuple[Tensor, Tensor]], steps: Sequence[int], seed: int
 ) -> list[list[Tensor]]:
-    """Return what `train` returns for each of several sets of rows and labels, all of them trained side by side."""
+    """Return `train` for each of several sets of rows and labels; all sets are trained in one batch."""
     training = Training(model, initial, sets, seed)
     stages = [training.run_until(step) for step in steps]
     return [list(parameters) for parameters in zip(*stages, strict=True)] or [[] for _ in sets]
 
 
 class Training:
-    """A model that is trained on each of several sets of rows, side by side, as far as is asked for.
+    """Training of one model on each of several sets of rows, in one batch and in stages.
 
-    For small models, of which a step of many takes little longer than a step of one. A set with fewer rows than a batch
-    is filled up with rows that do not count. Arguments as in `train`.
+    It is for small models, for which a step of many takes little longer than a step of one. A set with fewer rows than
+    a batch is padded with rows of weight 0. Arguments as in `train`.
     """
 
     def __init__(self, model: Model, initial: Tensor, sets: Sequence[tuple[Tensor, Tensor]], seed: int) -> None:
@@ -130,7 +135,7 @@ class Training:
         self._x, self._y = (torch.cat(parts) for parts in zip(*sets, strict=True))
         self._starts = np.cumsum([0, *counts[:-1]])[:, None]
         width = min(_BATCH, max(counts))
-        # Sets of as many rows take them in the same order.
+        # Sets of equal size use the same order of rows.
         self._batches = {count: _batches(stream(seed, Purpose.TRAINING), count, width) for count in set(counts)}
         self._counts = counts
         self._weights = initial.new_zeros(len(sets), width)
@@ -140,12 +145,12 @@ class Training:
         self._gradients = self._linear_gradients() if isinstance(model, Linear) else self._any_gradients
 
     def run_until(self, step: int) -> list[Tensor]:
-        """Go on to this many steps of Adam, which is no fewer than before, and return the parameters of each."""
+        """Train up to this number of steps in total; return the parameters of each set."""
         mean, square = self._mean, self._square
         for rows in self._draw_rows(step - self.step):
             self.step += 1
             gradient = self._gradients(rows)
-            # Adam in four lines: torch.optim takes longer to import than all of this to run.
+            # Adam in four lines: importing torch.optim would take longer than the training.
             mean.lerp_(gradient, 1 - _DECAYS[0])
             square.lerp_(gradient.square(), 1 - _DECAYS[1])
             size = (square / (1 - _DECAYS[1] ** self.step)).sqrt_().add_(1e-8)
@@ -153,7 +158,7 @@ class Training:
         return list(self._theta.clone())
 
     def _draw_rows(self, steps: int) -> Iterator[Tensor]:
-        """Which rows (sets, batch) each of the next steps takes."""
+        """Yield the rows (sets, batch) of each of the next steps."""
         width = self._weights.shape[1]
         draws = {count: [next(batches) for _ in range(steps)] for count, batches in self._batches.items()}
         by_set = [np.array(draws[count], dtype=np.int64).reshape(steps, width) for count in self._counts]
@@ -163,7 +168,7 @@ class Training:
         return self._model.gradients(self._theta, self._x[rows], self._y[rows], self._weights)
 
     def _linear_gradients(self) -> Callable[[Tensor], Tensor]:
-        """The same for linear models, by outputs (sets, outputs, rows): the faster order of the same sums."""
+        """The gradient function for linear models, with outputs (sets, outputs, rows): a faster layout."""
         weights, (count, width) = self._weights.unsqueeze(1), self._weights.shape
         features = self._x.shape[1]
         table = torch.cat([self._x, self._y.view(len(self._x), -1)], dim=1)
@@ -182,10 +187,9 @@ class Training:
 
 
 def _batches(generator: np.random.Generator, rows: int, width: int) -> Iterator[Ints]:
-    """Yield which rows a step takes (width,): all of them in a random order, again and again.
+    """Yield the rows (width,) of each step: batches of random orders of all rows, without end.
 
-    What is left of an order when it is no whole batch is not used. Where there are fewer rows than `width`, it is
-    filled up with the first.
+    The incomplete last batch of an order is dropped. With fewer rows than `width`, the batch is padded with row 0.
     """
     batch = min(width, rows)
     while True:
@@ -203,8 +207,8 @@ def ridge(x: Tensor, y: Tensor) -> Tensor:
     Columns are centred and scaled, so that the fit does not depend on units; the bias is not penalised.
 
     Args:
-        x: rows with a column of ones at the end, as `Linear.inputs` makes them.
-        y: their labels (rows, 1), as `Linear.targets` makes them.
+        x: rows with a column of ones at the end, as returned by `Linear.inputs`.
+        y: labels (rows, 1), as returned by `Linear.targets`.
     """
     features, labels = x[:, :-1].to(torch.float64), y[:, 0].to(torch.float64)
     count, means, spread = len(features), features.mean(0), features.std(0, correction=0)
@@ -215,7 +219,7 @@ def ridge(x: Tensor, y: Tensor) -> Tensor:
     best, least = torch.zeros_like(values), float("inf")
     for strength in _RIDGES:
         shrink = values.square() / (values.square() + strength * count)
-        leverage = left.square() @ shrink + 1 / count  # what a row's label adds to its own prediction
+        leverage = left.square() @ shrink + 1 / count  # the weight of a row's label in its own prediction
         residuals = (labels - mean - left @ (shrink * along)) / (1 - leverage).clamp_min(1e-6)
         error = float(residuals.square().mean())
         if error < least:

@@ -1,7 +1,8 @@
-"""The paper's CNN, with the gradients of many parties in closed form: a few products instead of autograd's many steps.
+"""The paper's CNN, with the gradients of many parties in closed form: a few matrix products instead of autograd.
 
-Conv(c, 16, 3), MaxPool(2, 2), ReLU, Linear. A convolution is a product of the kernel with the image's patches; the
-gradient by the kernel is the product of the patches with what comes back through the pooling, to each window's largest.
+The layers are Conv(c, 16, 3), MaxPool(2, 2), ReLU, Linear. A convolution is a product of the kernel with the image's
+patches. The gradient by the kernel is the product of the patches with the gradient behind the pooling, which goes to
+the maximum of each window.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _CACHED = 2**18  # numbers
 def paper_cnn(shape: tuple[int, ...], outputs: int) -> nn.Module:
     """Return the paper's CNN without its softmax, which is in the loss: Conv(c,16,3), ReLU, MaxPool(2,2), Linear.
 
-    ReLU is monotone, so it may come after the pooling, on a quarter of the numbers.
+    ReLU is monotone, so it is applied after the pooling, to a quarter of the numbers.
     """
     channels, height, width = shape
     flat = CHANNELS * ((height - 2) // 2) * ((width - 2) // 2)
@@ -64,7 +65,7 @@ class PaperCNN(Network):
         return split.permute(0, 1, 4, 6, 2, 7, 8, 3, 5).reshape(*x.shape[:2], 4, self._taps, -1)
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of each model; on a CPU a few images at a time, so that their maps stay in its cache."""
+        """Return the outputs of each model; on a CPU a few images at a time, so that feature maps fit the cache."""
         if theta.is_cuda:
             return super().outputs(theta, x)
         kernel, bias, linear, shift = self._parts(theta)
@@ -77,7 +78,7 @@ class PaperCNN(Network):
         return torch.baddbmm(shift.unsqueeze(1), flat.flatten(2).transpose(0, 1), linear.transpose(1, 2))
 
     def gradients(self, theta: Tensor, x: Tensor, y: Tensor, weights: Tensor) -> Tensor:
-        """Return the gradients of the weighted losses in closed form; of one row each, on a GPU, by one kernel."""
+        """Return the gradients of the weighted losses in closed form; for one row each on a GPU, by one kernel."""
         if x.shape[1] == 1 and self._gradients_of_one is not None:
             return self._gradients_of_one(theta, x, y, weights)
         kernel, bias, linear, shift = self._parts(theta)

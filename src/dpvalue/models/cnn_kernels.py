@@ -1,17 +1,16 @@
-"""The paper's CNN on a GPU: outputs of many models in one pass, and gradients on one image a model.
+"""The paper's CNN on a GPU: outputs of many models in one pass, and gradients on one image per model.
 
-Layer by layer the feature maps of every model go to memory and back, which is what such an evaluation spends its time
-on (43 MB a model for 1,000 images of MNIST's size). In this kernel a thread has a few images of one model, and keeps
-all that it needs of them in registers: the pixels of one window of the pooling, the four sums of a channel there, and
-the outputs so far. Weights are the same for all threads, so that nothing is exchanged between them. Arithmetic is plain
-float32.
+Evaluated layer by layer, the time goes into moving the feature maps of every model to memory and back (43 MB per model
+for 1,000 images of MNIST's size). In the kernel of outputs, a thread has a few images of one model and keeps in
+registers the pixels of one pooling window, the four sums of a channel there, and the outputs so far. Threads share the
+weights and exchange nothing.
 
-Such a step is some thirty small operations, and launching them, even from a recorded graph, takes longer than their
-work. Here one program has one model and its image: feature maps stay in registers, forth and back. Arithmetic is plain
-float32.
+A gradient step has some thirty small operations, whose launches take longer than their work, even from a CUDA graph. In
+the kernel of gradients, one program has one model and its image, and feature maps stay in registers in both passes.
+Arithmetic in both kernels is plain float32.
 """
 
-# Triton's functions are written in Python's words, and not in its types.
+# Triton's functions do not follow Python's types.
 # mypy: disable-error-code="assignment, misc, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_COLOURS = 4  # at most: a kernel of its own is compiled for each number
+_COLOURS = 4  # at most; each number of colours compiles its own kernel
 
 _MODELS = 2**15  # a grid has at most 2^16 - 1 places along its second axis
 
@@ -31,7 +30,7 @@ _SHAPES = {1: (128, 1, 2), 2: (64, 1, 4), 3: (64, 1, 4), 4: (32, 1, 4)}
 
 @triton.jit
 def _pixels(first, there, apart, WIDTH: tl.constexpr):
-    """Load the 4 x 4 pixels of one colour from which a window of the pooling is made."""
+    """Load the 4 x 4 pixels of one colour under a pooling window."""
     pixels = ()
     for place in tl.static_range(16):
         pixel = tl.load(first + (place // 4 * WIDTH + place % 4) * apart, mask=there, other=0.0)
@@ -41,7 +40,7 @@ def _pixels(first, there, apart, WIDTH: tl.constexpr):
 
 @triton.jit
 def _convolve(total, pixels, kernel, CORNER: tl.constexpr):
-    """Add the 3 x 3 products of a kernel with the pixels from a corner on."""
+    """Add the convolution of a 3 x 3 kernel with the pixels at a corner."""
     for tap in tl.static_range(9):
         total += pixels[CORNER + tap // 3 * 4 + tap % 3] * tl.load(kernel + tap)
     return total
@@ -49,7 +48,7 @@ def _convolve(total, pixels, kernel, CORNER: tl.constexpr):
 
 @triton.jit
 def _larger(first, second):
-    """Return the larger one; what is not a number stays so."""
+    """Return the larger number; NaN propagates."""
     return tl.maximum(first, second, propagate_nan=tl.PropagateNan.ALL)
 
 
@@ -97,7 +96,7 @@ def _outputs(
 
 
 def fits(example: Tensor, outputs: int) -> bool:
-    """Whether the kernel serves images like this one: float32, on a GPU, few colours, at most 16 classes."""
+    """Return whether the kernel supports images like this: float32 on a GPU, few colours, at most 16 classes."""
     return example.is_cuda and example.dtype == torch.float32 and len(example) <= _COLOURS and outputs <= 16
 
 
@@ -119,7 +118,7 @@ def cnn_outputs(theta: Tensor, x: Tensor, outputs: int) -> Tensor:
 _WARPS = 8
 
 MOST_CELLS = 256
-"""Windows of the pooling: a program keeps sixteen maps of so many numbers in registers, forth and back."""
+"""The largest number of pooling windows; a program keeps sixteen maps of this size in registers."""
 
 
 @triton.jit
@@ -140,7 +139,7 @@ def _gradients(
     features = 16 * ROWS * COLUMNS
     shifts = linear + OUTPUTS * features
     feature = channel * (ROWS * COLUMNS) + cell
-    # Forth: the largest of the four sums of a window, and at which of them it is.
+    # Forward: the largest of the four sums of a window, and its corner.
     largest = tl.full((16, CELLS), float("-inf"), dtype=tl.float32)
     corner = tl.zeros((16, CELLS), dtype=tl.int32)
     for place in tl.static_range(4):
@@ -157,7 +156,7 @@ def _gradients(
     for output in tl.static_range(OUTPUTS):
         row = tl.load(kernels + linear + output * features + feature, mask=there, other=0.0)
         logits = logits + (tl.sum(tl.sum(row * hidden, axis=1), axis=0) + tl.load(kernels + shifts + output),)  # noqa: RUF005
-    # The softmax less the label, by the weight of the row.
+    # The softmax minus the label, times the weight of the row.
     most = logits[0]
     for output in tl.static_range(1, OUTPUTS):
         most = tl.maximum(most, logits[output])
@@ -165,7 +164,7 @@ def _gradients(
     for output in tl.static_range(1, OUTPUTS):
         mass += tl.exp(logits[output] - most)
     label, weight = tl.load(y + model), tl.load(weights + model)
-    # Back: through the linear layer to what counts of a window, and from there to the taps of the kernels.
+    # Backward: through the linear layer to the maxima of windows, then to the taps of the kernels.
     back = tl.zeros((16, CELLS), dtype=tl.float32)
     for output in tl.static_range(OUTPUTS):
         residual = (tl.exp(logits[output] - most) / mass - tl.where(label == output, 1.0, 0.0)) * weight
@@ -173,7 +172,7 @@ def _gradients(
         back += residual * row
         tl.store(gradients + linear + output * features + feature, residual * hidden, mask=there)
         tl.store(gradients + shifts + output, residual)
-    back = tl.where(hidden > 0, back, 0.0 * hidden)  # what is not a number stays so
+    back = tl.where(hidden > 0, back, 0.0 * hidden)  # NaN propagates
     channels = tl.arange(0, 16)
     tl.store(gradients + biases + channels, tl.sum(back, axis=1))
     for tap in tl.static_range(9 * COLOURS):
@@ -185,7 +184,7 @@ def _gradients(
 def cnn_gradients(theta: Tensor, x: Tensor, y: Tensor, weights: Tensor, outputs: int) -> Tensor:
     """Return the gradients (b, size) of the weighted losses of CNNs theta (b, size) on one image each.
 
-    x is (b, 1, colours, h, w), y and weights (b, 1); images are such as `cnn_kernel.fits`.
+    x is (b, 1, colours, h, w), y and weights (b, 1); images satisfy `fits`.
     """
     _, _, colours, height, width = x.shape
     rows, columns = (height - 2) // 2, (width - 2) // 2

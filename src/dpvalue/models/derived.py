@@ -1,9 +1,8 @@
-"""Models made from other models: one that moves along a public basis, a row's description, a row's loss as a score.
+"""Models derived from other models: a model in a public subspace, descriptions of rows, and scores of rows.
 
-`SubspaceModel` has parameters w (m,), those of the model origin + w @ vectors. The gradient by w is the projection of
-the model's gradient, vectors @ gradient, so that whatever works with a model of size d (clipping, noise, walks, tables)
-works with one of size m. `DescriptionModel` is for the refit method, `Score` for scores: what a row contributes instead
-of a gradient.
+`SubspaceModel` has parameters w (m,) and is the model at origin + w @ vectors. The gradient by w is the projection of
+the model's gradient, vectors @ gradient, so clipping, noise, walks and tables work as for any model of size m.
+`DescriptionModel` (refit method) and `Score` (scores) define what a row contributes instead of a gradient.
 """
 
 from __future__ import annotations
@@ -77,9 +76,9 @@ class SubspaceModel:
 
 
 class SubspaceLinear(SubspaceModel):
-    """A linear model moved along a basis: a row becomes its outputs at the origin and along each vector (m + 1, o).
+    """A linear model in a subspace: `inputs` turns a row into its outputs at the origin and along each vector.
 
-    Outputs are linear in theta, so nothing of size d is needed after that.
+    They are (m + 1, o). Outputs are linear in theta, so later steps need nothing of size d.
     """
 
     def __init__(self, model: Linear, origin: Tensor, vectors: Tensor) -> None:
@@ -93,7 +92,7 @@ class SubspaceLinear(SubspaceModel):
         return torch.einsum("rf,mof->rmo", self.linear.inputs(x), self.directions)
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs at the origin, moved."""
+        """Return the outputs of the lifted models."""
         return x[:, 0] + torch.einsum("bm,rmo->bro", theta, x[:, 1:])
 
     def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
@@ -129,17 +128,16 @@ def project_model(model: Model, origin: Tensor, vectors: Tensor) -> SubspaceMode
 
 
 EXTRA_NUMBERS = 2
-"""How many numbers stand beside the directions: a row's presence, and its distance from the model."""
+"""The number of a description's numbers besides the directions: a row's presence and its distance."""
 
 
 class DescriptionModel(SubspaceLinear):
-    """A linear model at one place, which is asked for descriptions of rows instead of gradients.
+    """A linear model at one point, which returns descriptions of rows instead of gradients.
 
     The description of a row is (its gradient along each vector, 1, min(|residual|^2 / spread, 1)): m + 2 numbers, where
-    the residual is the derivative of the loss by the outputs. The "parameters" that it is asked at are weights, which
-    multiply these numbers before anything is clipped: a party of few records is asked for fewer directions. Everything
-    that works with gradients (clipping, units, noise, grids, messages) then works with descriptions. A row's
-    description is a function of that row, of public things, and of nothing else.
+    the residual is the derivative of the loss by the outputs. Its "parameters" theta are weights that multiply these
+    numbers before clipping, so that a party of few records contributes fewer directions. Clipping, units, noise, grids
+    and messages work as for gradients. A row's description is a function of that row and of public values only.
     """
 
     def __init__(self, model: Linear, origin: Tensor, vectors: Tensor, spread: float) -> None:
@@ -160,15 +158,15 @@ class DescriptionModel(SubspaceLinear):
         return torch.cat([along, torch.ones_like(off), off], dim=-1)
 
     def outputs(self, theta: Tensor, x: Tensor) -> Tensor:
-        """Return the outputs of the model, whatever the weights are."""
+        """Return the outputs of the model; they do not depend on the weights."""
         return x[:, 0].expand(len(theta), *x[:, 0].shape)
 
     def lift(self, theta: Tensor) -> Tensor:
-        """Return the parameters (b, d) of the model, whatever the weights are."""
+        """Return the parameters (b, d) of the model; they do not depend on the weights."""
         return self._origin.expand(len(theta), -1)
 
     def mean_loss(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return the mean loss of the model, whatever the weights are."""
+        """Return the mean loss of the model; it does not depend on the weights."""
         loss = super().mean_loss(x, y)
         nowhere = torch.zeros(1, self.size - EXTRA_NUMBERS).to(self._origin)
         return lambda theta: loss(nowhere).expand(len(theta))
@@ -178,15 +176,14 @@ class DescriptionModel(SubspaceLinear):
         return hashlib.sha256(f"description {self.spread!r} ".encode() + self._model.digest().encode()).hexdigest()
 
 
-_WORST = -1e30  # a loss that overflows would be infinite, and be taken for a row that cannot be read
+_WORST = -1e30  # an overflowed loss would be infinite and count as an unreadable row
 
 
 class Score:
-    """A model on a line that is asked for scores: a row's "gradient" is its negated loss, one number.
+    """A model on a line, which returns scores of rows instead of gradients: the negated loss, one number.
 
-    Everything that works with gradients (clipping, units, noise, grids, messages) then works with scores. A row's score
-    is a function of that row, of the model that is asked about, and of nothing else; one that is no number is clipped
-    to zero, as a gradient would be.
+    Clipping, units, noise, grids and messages work as for gradients. A row's score is a function of that row and of the
+    model theta only; a score that is not finite is clipped to zero, as a gradient is.
     """
 
     zero_start = True
@@ -199,7 +196,7 @@ class Score:
         self.numbers = line.numbers
 
     def initial(self, seed: int, index: int = 0) -> Tensor:
-        """Return where the line starts."""
+        """Return the start of the line."""
         return self.line.initial(seed, index)
 
     def inputs(self, x: Tensor) -> Tensor:
@@ -227,7 +224,7 @@ class Score:
         line = self.line
         if isinstance(line, SubspaceLinear):
             outputs = x[:, :, 0] + torch.einsum("bm,brmo->bro", theta, x[:, :, 1:])
-        elif bool((theta == theta[:1]).all()):  # as asked in a first round
+        elif bool((theta == theta[:1]).all()):  # as in a first round
             outputs = line.outputs(theta[:1], x.flatten(0, 1))[0].unflatten(0, x.shape[:2])
         else:
             outputs = torch.stack(

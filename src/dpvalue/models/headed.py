@@ -1,8 +1,8 @@
-"""A network of which only the last layer is asked about: a linear model of the features that a public trunk makes.
+"""The head of a network on a public trunk: a linear model of the trunk's features.
 
-The trunk is all of a network but its last linear layer, with parameters that come from public rows and stay fixed. What
-is left is logistic or linear regression on its features, which are centred and divided by one number so that they are
-about 1 in size. Whatever works with a linear model then works with the network's head.
+The trunk is a network without its last linear layer, with fixed parameters trained on public rows. The head is logistic
+or linear regression on the trunk's features, which are centred and divided by one public scale. It supports everything
+that a linear model does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from dpvalue.models.base import Model
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 
-_AT_ONCE = 2**22  # numbers that the layers write
+_AT_ONCE = 2**22  # outputs of layers, in numbers
 _FAILURES = (RuntimeError, AttributeError, TypeError, ValueError, IndexError)
 NO_HEAD = "is for linear and logistic regression, and for networks whose last layer is an nn.Linear with a bias"
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer of a network: its name in the module, and how many numbers it takes and gives."""
+    """The last layer of a network: its name in the module, and its numbers of inputs and outputs."""
 
     name: str
     features: int
@@ -39,10 +39,10 @@ class Head:
 
 
 def find_head(model: Model, example: Tensor) -> Head:
-    """Return the head of a network, found by a look at one public row; raises where there is none.
+    """Return the head of a network, found from the forward pass of one public row; raise if there is none.
 
-    It is the one `nn.Linear` whose output is what the network returns, called once, trained, and with a bias. The rest
-    must work row by row without it.
+    The head is the `nn.Linear` whose output the network returns. It must be called once, be trainable and have a bias.
+    The rest of the network must work row by row without it.
     """
     if not isinstance(model, Network):
         raise DpvalueError(NO_HEAD)
@@ -88,19 +88,19 @@ def _trunk(module: nn.Module, head: Head) -> nn.Module:
 
 
 def _features(trunk: nn.Module, x: Tensor) -> Tensor:
-    """What a trunk makes of rows, each of them alone: no layer can mix what it is not given together."""
+    """The features of rows, each computed alone, so that no layer can mix rows."""
     features: Tensor = vmap(lambda row: trunk(row[None])[0])(x)
     return features
 
 
 class HeadOnTrunk(Linear):
-    """The head of a network on a public trunk; parameters are those of a linear model of the trunk's features.
+    """The head of a network on a public trunk; its parameters are those of a linear model of the trunk's features.
 
-    Formal guarantee: what a row becomes is a function of that row, of the trunk and of nothing else; a row of whose
-    features one is not finite has a gradient that is not finite, which clipping makes zero.
+    Formal guarantee: the features of a row are a function of that row and of the trunk only. A row with a non-finite
+    feature has a non-finite gradient, which clipping makes zero.
 
     Args:
-        network: of which the trunk is a part.
+        network: the network.
         head: its last layer.
         trunk: public numbers: the network's parameters, then the centre of the features and their scale.
     """
@@ -117,7 +117,7 @@ class HeadOnTrunk(Linear):
 
     @classmethod
     def of(cls, network: Network, head: Head, theta: Tensor, x: Tensor) -> HeadOnTrunk:
-        """Return the head on the trunk of a network's parameters (size,), with the scale of public rows x."""
+        """Return the head on a trunk with the network's parameters theta (size,) and the scale of public rows x."""
         plain = torch.cat([theta, theta.new_zeros(head.features), theta.new_ones(1)])
         features = cls(network, head, plain).inputs(x)[:, :-1].to(torch.float64)
         centre = features.mean(0)
@@ -126,7 +126,7 @@ class HeadOnTrunk(Linear):
         return cls(network, head, torch.cat([theta, centre.to(theta), scale.to(theta)[None]]).cpu())
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Return the features of rows with a column of ones; a few rows at a time, however many there are."""
+        """Return the features of rows with a column of ones, computed a few rows at a time."""
         if not len(x):
             return x.new_zeros(0, self.features + 1)
         few = max(1, _AT_ONCE // max(self._network.numbers_per_row(), x[0].numel()))
@@ -142,7 +142,7 @@ class HeadOnTrunk(Linear):
 
 
 def head_on_trunk(model: Model, example: Tensor, trunk: Tensor) -> HeadOnTrunk:
-    """Return a network's head on the trunk that a job or a file holds; raises where they do not fit together."""
+    """Return a network's head on the trunk of a job or a file; raise if they do not fit."""
     head = find_head(model, example)
     assert isinstance(model, Network)
     return HeadOnTrunk(model, head, trunk)

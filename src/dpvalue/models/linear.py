@@ -39,7 +39,7 @@ class Linear:
         return functional.one_hot(y, self.width).to(self._dtype)
 
     def on_features(self) -> Linear:
-        """Return the same model of rows that are features already, without the column of ones."""
+        """Return the model for rows that are features already."""
         return Linear(self.features, self.width, self.task, self._dtype, self._device)
 
     def _matrix(self, theta: Tensor) -> Tensor:
@@ -52,8 +52,8 @@ class Linear:
     def mean_loss(self, x: Tensor, y: Tensor, compiled: bool = False) -> Callable[[Tensor], Tensor]:
         """Return the mean loss with the outputs of all models in one product, classes before rows.
 
-        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta. The
-        first one may be in compiled code.
+        Cross-entropy is mean_i log sum_c exp(L_ci) - mean_i L_(y_i)i, and the second mean is linear in theta. With
+        `compiled`, the first mean is computed in compiled code.
         """
         columns = x.T.contiguous()
         labels = self.targets(y)
@@ -104,7 +104,7 @@ class Linear:
 def mean_log_sum_exp(outputs: Tensor, compiled: bool = False) -> Tensor:
     """Return the mean over rows of log sum_c exp of (b, classes, rows), in float64; `outputs` may be overwritten.
 
-    Below an absolute value of 60 no exponential overflows or vanishes, which spares the passes for the largest class.
+    For absolute values below 60 no exponential overflows or vanishes, so no pass for the largest class is needed.
     """
     if outputs.is_cuda:  # reading the bounds would wait for the device
         return outputs.logsumexp(1).mean(-1, dtype=torch.float64)

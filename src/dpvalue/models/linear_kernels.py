@@ -1,15 +1,15 @@
 """Linear models in compiled code: the mean loss of many models over many rows, and walks over single rows.
 
-What torch does in several passes, or for many positions at once so that few calls are needed
-(`dpvalue.party.factored`), is done here as it is written down: a call costs nothing, and every number is in a cache.
-`dpvalue.compiled` says when this is used; it needs numba.
+Torch needs several passes over memory, or many positions at once to save calls (`dpvalue.party.factored`). Compiled
+loops follow the formulas directly, without calls and with numbers in cache. `dpvalue.compiled` decides when they are
+used; they need numba.
 
 The exponential of the loss is that of Cephes in float32: 2^n by the bits of a number, and a polynomial for the rest.
 Logarithms are taken of products of eight sums, in float64.
 
-A walk takes two passes. The first one has the private rows and finds the coefficients of clipped gradients; what it
-makes of the model on the way stays in it. After `Contributions.release` has added them to the noise, the second one,
-which has the releases alone, makes the models.
+A walk takes two passes. The first has the private rows and computes the coefficients of clipped gradients; its models
+do not leave it. Then `Contributions.release` adds them to the noise. The second pass computes the models from the
+releases.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def mean_log_sum_exp(outputs, means):  # type: ignore[no-untyped-def]
         means[model] = total / rows
 
 
-_FREE = {"reassoc", "contract", "nsz"}  # sums in any order; but NaN and infinity are what they are
+_FREE = {"reassoc", "contract", "nsz"}  # sums in any order; NaN and infinity are respected
 
 
 @njit(cache=True, nogil=True, fastmath=_FREE)

@@ -44,10 +44,10 @@ class _Lookups(TorchDispatchMode):
 class Network:
     """Any `nn.Module`, called functionally.
 
-    Parameters with requires_grad=False and buffers stay as the factory made them. Layers that mix rows or draw random
-    numbers (batch norm and dropout in training mode) are refused: with them a record's influence is not bounded by
-    clipping its gradient. So are lookups by an index that comes from a row (embeddings): one out of range would read,
-    and move, another party's parameters in a batch, or raise.
+    Parameters with requires_grad=False and buffers keep the factory's values. Layers that mix rows or draw random
+    numbers (batch norm and dropout in training mode) raise, because clipping would not bound a record's influence. So
+    do lookups by an index from a row (embeddings): an index out of range would read and change another party's
+    parameters in a batch, or raise.
     """
 
     zero_start = False
@@ -74,7 +74,7 @@ class Network:
         self._kernel: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the modules of threads: each is made anew where it is needed."""
+        """Return the state without the modules of threads, which are rebuilt on demand."""
         return {name: part for name, part in vars(self).items() if name != "_of_thread"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -83,17 +83,17 @@ class Network:
 
     @property
     def trained_names(self) -> tuple[str, ...]:
-        """The names of the parameters that are trained, in order."""
+        """The names of the trainable parameters, in order."""
         return tuple(self._names)
 
     def use_kernel(self, kernel: Callable[[Tensor, Tensor], Tensor], outputs: int) -> None:
-        """Let a kernel make the outputs of theta (b, size) on rows x, without storing what lies between the layers."""
+        """Use a kernel for the outputs of theta (b, size) on rows x, which stores no intermediate outputs."""
         self._kernel, self._numbers = kernel, outputs
 
     def _build(self, seed: int, index: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, Purpose.INITIAL_MODEL, index).integers(2**62)))
-            module = copy.deepcopy(self._factory())  # a factory may hand out the caller's own module
+            module = copy.deepcopy(self._factory())  # a factory may return the caller's own module
         if not isinstance(module, nn.Module):
             raise DpvalueError(f"model must be a callable that returns a torch nn.Module, got {type(module).__name__}")
         for name, layer in module.named_modules():
@@ -107,7 +107,7 @@ class Network:
         return module.to(device=self._device, dtype=self._dtype)
 
     def _count_numbers(self, example: Tensor) -> int:
-        """The numbers that the layers write for one row; also checks, on a public row, that the model fits the data."""
+        """The number of outputs of all layers for one row; raises if the model does not fit a public row."""
         count_of_numbers = [0]
 
         def count(layer: nn.Module, inputs: object, output: object) -> None:
@@ -168,7 +168,7 @@ class Network:
         return mean
 
     def _take_module(self) -> None:
-        """Give this thread a module of its own; not while a gradient is taken, of which the copy would be a part."""
+        """Copy the module for this thread; must not run inside a gradient, which would include the copy."""
         if not hasattr(self._of_thread, "module"):
             self._of_thread.module = copy.deepcopy(self._module)
 
@@ -220,7 +220,7 @@ class Network:
         return squared_norm(theta)
 
     def numbers_per_row(self) -> int:
-        """Return what the layers write for one row."""
+        """Return the number of outputs of all layers for one row."""
         return self._numbers
 
     def digest(self) -> str:

@@ -1,7 +1,7 @@
-"""The agent of a party: it decides what is answered, by the party's policy, and answers from the party's file.
+"""The party agent: vets jobs from untrusted coordinators by the party's policy, and answers from the party's file.
 
-A job and a request come from a coordinator that nobody trusts. What goes back is a release, or one of a few fixed
-texts: why exactly something was refused is told to the party alone, and nothing that is told depends on rows.
+A reply is a release or one of a few fixed texts. Only the party learns the exact reason of a refusal. No reply depends
+on rows, except through a release.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SMALLEST, _LARGEST = 1e-30, 1e30
 
 
 class Refusal(DpvalueError):  # noqa: N818
-    """A job or request that is not answered: `public` is one of the texts above, the message is for the party alone."""
+    """A refused job or request: `public` is one of the texts above, the message is for the party only."""
 
     def __init__(self, public: str, why: str) -> None:
         super().__init__(why)
@@ -59,15 +59,15 @@ class Refusal(DpvalueError):  # noqa: N818
 
 @dataclass(frozen=True)
 class Assessment:
-    """What answering a job would mean; made before anything is released.
+    """The consequences of answering a job, computed before any release.
 
     Attributes:
         job: the job.
-        asker: who asks, as the ledger knows it.
-        units: the party's public number of records or persons, which goes along with its release.
-        epsilon: what all rounds together spend, computed from the noise.
-        columns: what would be read of the file.
-        spent: what the ledger says was spent before.
+        asker: the name of the coordinator in the ledger.
+        units: the party's public number of records or persons, which its release states.
+        epsilon: the epsilon that all rounds together spend, computed from the noise.
+        columns: the columns of the file that the job reads.
+        spent: the epsilon that the ledger has spent before.
     """
 
     job: Job
@@ -80,19 +80,19 @@ class Assessment:
 
 @dataclass(frozen=True)
 class Agent:
-    """One party at home.
+    """The agent of one party, beside the party's data.
 
-    Formal guarantee: whatever jobs and requests it is handed, all releases that `answer` returns stay together within
-    the budget of the ledger, for the unit and neighbours of the policy; what else it returns or raises is a function of
-    public things and of the ledger. Not for a `simulation`, whose noise the coordinator can remove.
+    Formal guarantee: for any sequence of jobs and requests, all releases of `answer` together stay within the budget of
+    the ledger, for the unit and neighbours of the policy. Everything else that it returns or raises is a function of
+    public values and of the ledger. There is no guarantee for a `simulation`, whose noise the coordinator can remove.
 
     Args:
-        name: as the coordinator knows the party; that of the ledger's holder, or of one of its parties.
-        file: its rows.
-        ledger: where releases are charged and kept; only a simulation has none.
-        policy: what is answered.
-        key: what releases are sealed with; None: they are not.
-        simulation: answer jobs with seeded noise, and no others.
+        name: the party's name; that of the ledger's holder, or of one of its parties.
+        file: the party's rows.
+        ledger: charges and stores releases; None only for a simulation.
+        policy: which jobs are answered.
+        key: signs releases; None: releases are not signed.
+        simulation: answer only jobs with seeded noise.
         engine: where to compute.
     """
 
@@ -108,7 +108,7 @@ class Agent:
         require_sendable(self.name)
 
     def require_ledger(self) -> None:
-        """Raise unless the ledger is this party's, and protects what the policy says; a simulation has none."""
+        """Raise unless the ledger is this party's and matches the policy; a simulation has no ledger."""
         protection = self.policy.protection
         if self.ledger is not None:
             privacy = Privacy(
@@ -117,7 +117,7 @@ class Agent:
             self.ledger.require_holding(Holding((self.name,), protection.person, holder=self.name), privacy)
 
     def assess(self, content: bytes) -> Assessment:
-        """Return what answering a job would mean; raises `Refusal` if it is not answered. Releases nothing."""
+        """Return the consequences of answering a job; raise `Refusal` if it is refused. Releases nothing."""
         with _refuse_with(UNABLE):
             with _refuse_with(UNREADABLE):
                 job, seal = Job.open_sealed(content)
@@ -136,9 +136,9 @@ class Agent:
             return Assessment(job, asker, units, epsilon, columns, spent)
 
     def answer(self, content: bytes, request: bytes = b"") -> bytes:
-        """Return the release, sealed if there is a key, for a job and a request; without one for the first round.
+        """Return the release for a job and a request, sealed if there is a key; without a request, for the first round.
 
-        One after the other for one ledger: what a coordinator may spend is weighed before the ledger is charged.
+        Answers with one ledger are serialised, so that the check of the budget and the charge are one step.
         """
         with _refuse_with(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
             return self._answer_locked(content, request)
@@ -167,7 +167,7 @@ class Agent:
             return release.to_bytes(self.key, "" if entry is None else entry[1])
 
     def _request(self, job: Job, content: bytes, content_of_request: bytes, units: int) -> Request:
-        """The request, checked; that for the first round, which is the job's own, if there is none."""
+        """The checked request; without one, the job's request of the first round."""
         with _refuse_with(WRONG):
             first_request = job.first_request(units)
             if not content_of_request:
@@ -190,7 +190,7 @@ class Agent:
         return request
 
     def _require_allowed(self, job: Job, coordinator: KnownCoordinator | None) -> float:
-        """Return what a job spends, from its noise alone; raises unless the policy allows all of it."""
+        """Return the epsilon that a job spends, from its noise; raise unless the policy allows the job."""
         policy, protection, limits = self.policy, self.policy.protection, self.policy.limits
         privacy, mechanism = job.privacy, job.mechanism
         for name in ("unit", "neighbours", "parties_per_person"):
@@ -228,7 +228,7 @@ class Agent:
         return epsilon
 
     def _with_model(self, job: Job) -> Job:
-        """The job with the model that the policy has for its name: never with code that came along."""
+        """The job with the policy's model of that name; never with code of the coordinator."""
         kind, digest = job.model.kind, job.model.digest
         allowed = [model for model in self.policy.models if model.name == kind]
         if not allowed:
@@ -257,7 +257,7 @@ class Agent:
             )
 
     def _require_budget(self, job: Job, asker: str, coordinator: KnownCoordinator | None, units: int) -> None:
-        """Raise unless ledger, and what this coordinator may spend, have room for all rounds that were not answered."""
+        """Raise unless the ledger's and the coordinator's budgets allow all rounds that are not answered yet."""
         if self.ledger is None:
             if not self.simulation:
                 raise DpvalueError("a party needs a ledger: create one with dpvalue ledger new")
@@ -275,7 +275,7 @@ class Agent:
 
 @contextmanager
 def _refuse_with(public: str) -> Iterator[None]:
-    """Whatever goes wrong is refused with this text, if no more exact one was given."""
+    """Turn errors into a `Refusal` with this public text; a `Refusal` passes unchanged."""
     try:
         yield
     except Refusal:
@@ -289,7 +289,7 @@ def _refuse_with(public: str) -> Iterator[None]:
 
 
 def _import_factory(model: AllowedModel) -> Any:
-    """The factory that the party has installed."""
+    """The factory of the policy, imported from installed code."""
     module, name = str(model.factory).split(":")
     try:
         return getattr(importlib.import_module(module), name)
@@ -298,7 +298,7 @@ def _import_factory(model: AllowedModel) -> Any:
 
 
 def _require_sane(what: str, tensors: dict[str, Tensor]) -> None:
-    """Raise unless all floating point numbers are zero, or of a size that arithmetic is exact and fast with."""
+    """Raise unless all floating point numbers are zero or within bounds in which arithmetic is exact and fast."""
     for name, tensor in tensors.items():
         sizes = tensor.abs()
         if tensor.is_floating_point() and not bool(((sizes >= _SMALLEST) & (sizes <= _LARGEST) | (sizes == 0)).all()):
@@ -306,7 +306,7 @@ def _require_sane(what: str, tensors: dict[str, Tensor]) -> None:
 
 
 def _require_sane_value(value: Any) -> None:
-    """The same for a header."""
+    """Do the same for the numbers of a header."""
     if isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
             _require_sane_value(part)

@@ -1,12 +1,12 @@
-"""What a party contributes at a model: its clipped gradient, which leaves through `release` alone.
+"""Contributions of parties: clipped gradients, which leave only through `Contributions.release`.
 
-`Contributions.release` is the one place where noise is added, whatever the schedule, the model and the kind of noise.
+`Contributions.release` is the only place that adds noise, for every schedule, model and source of noise.
 
-Parties are batched with others of about their size, and those with many rows are cut into slices: what they take is
-proportional to their rows. How is a function of the public sizes.
+Parties are batched with others of similar size, and large parties are cut into slices, so memory is proportional to the
+number of rows. The batches are a function of the public sizes.
 
-`answer` is where rows meet a question. Of the question it takes models, which are functions of earlier releases and of
-public things; what it returns has noise.
+`Responder.answer` evaluates a query. The models of a query are functions of earlier releases and of public values; the
+answer has noise.
 """
 
 from __future__ import annotations
@@ -39,31 +39,31 @@ _PART_NUMBERS, _MOST_PARTS = 2**18, 8
 Clipped = TypeVar("Clipped", Tensor, OuterProducts)
 
 Witness = Callable[[Tensor, Tensor], None]
-"""Takes parties (...) and what they released (..., d): what an observer of every message sees, in order."""
+"""A function of parties (...) and their releases (..., d), called in order: the view of an observer."""
 
 
 def no_witness(parties: Tensor, releases: Tensor) -> None:
-    """Watch nothing."""
+    """Do nothing."""
 
 
 def split_evenly(count: int, numbers: int) -> list[slice]:
-    """Return parts of `count` items, of so many numbers each, for threads: few, as handing one over takes its time."""
+    """Return slices of `count` items of `numbers` numbers each, for threads; few, since each has an overhead."""
     size = -(-count // max(1, min(_MOST_PARTS, count * numbers // _PART_NUMBERS)))
     return [slice(start, start + size) for start in range(0, count, size)]
 
 
 @dataclass(frozen=True)
 class Slicing:
-    """How each party of a class is cut: into slices of `width` rows (or persons), the last of which may have fewer."""
+    """The slices of each party of a class: `slices` of `width` rows or persons; the last may have fewer."""
 
     slices: int
     width: int
 
 
 def cut(sizes: Ints, most: int) -> tuple[tuple[Slicing, ...], Ints]:
-    """Return classes of parties with as many slices of at most so many rows, and the class of each party.
+    """Return classes of parties with equally many slices of at most `most` rows, and the class of each party.
 
-    Widths in a class differ by less than a factor of 2, so that no more than half of a slice is padding.
+    Widths in a class differ by less than a factor of 2, so at most half of a slice is padding.
     """
     slices = np.maximum(-(-sizes // most), 1)
     widths = np.maximum(-(-sizes // slices), 1)
@@ -75,9 +75,9 @@ def cut(sizes: Ints, most: int) -> tuple[tuple[Slicing, ...], Ints]:
 
 
 class Contributions:
-    """The parties' rows behind the model and the mechanism; one contribution takes about `numbers` numbers to make.
+    """The parties' rows behind the model and the mechanism; one contribution needs memory for about `numbers` numbers.
 
-    With `on_grid`, contributions are asked for in whole steps of a grid, and noise comes in the same steps.
+    With `on_grid`, contributions and noise are in whole steps of a grid.
     """
 
     def __init__(
@@ -106,37 +106,37 @@ class Contributions:
         self._pieces = [engine.piece(count, least=64) for count in numbers]
         self.numbers = max(numbers)
         self._people = None if rows.persons is None else People(model, rows, engine)
-        self.recordable = self._people is None  # how many rows people have is known to the host alone, step by step
+        self.recordable = self._people is None  # the numbers of rows of persons are on the CPU
         self.factored: FactoredRows | None = None
         if self._people is not None:
             return
         self._x, self._y = model.inputs(rows.x), model.targets(rows.y)
         self._counts = rows.has_counted_row
         everyone, (first, *others) = torch.arange(rows.n, device=rows.x.device), self._cuts
-        whole = first.slices == 1 and not others  # as in most runs: found once, not at each step
+        whole = first.slices == 1 and not others  # as in most runs: computed once, not at each step
         self._places = rows.places(everyone, 0, first.width) if whole else None
         lone = self._cuts == (Slicing(1, 1),)
         if isinstance(model, Linear) and lone and mechanism.rule == "flat" and not on_grid:
             self.factored = FactoredRows(model, rows, mechanism)
 
     def grid(self, probes: int = 1) -> Grid | None:
-        """Return the grid for sums over this many probes; None for noise of floating point."""
+        """Return the grid for sums over this many probes; None for floating point noise."""
         if not self._on_grid:
             return None
         units = int(self.units.max()) if self.mechanism.per_unit else 1
         return make_grid(self.mechanism, self._model.size, probes, units)
 
     def clipped_gradients(self, theta: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
-        """Return the clipped gradients (b, d), less their centre, of the parties who (b,) at the models theta (b, d).
+        """Return the clipped gradients (b, d), minus their centre, of the parties (b,) at the models theta (b, d).
 
         Unit party: the gradient of the mean loss over its rows, clipped. Unit record: the sum of its records' clipped
-        gradients, divided by its public number of records; unit person: a person's records are averaged, clipped
-        together, and divided by the public number of persons. Sums are in float64, as one record's share of a float32
-        sum would drown in its rounding. What is released is rounded after the noise.
+        gradients, divided by its public number of records. Unit person: the mean over a person's records, clipped,
+        summed over persons and divided by their public number. Sums are in float64, because rounding in float32 would
+        hide one record's share. A release is rounded after the noise.
 
-        On a grid: the same in whole steps, each unit rounded, and the sum not divided: `release` does that.
+        On a grid: each unit is rounded to whole steps, and the sum is not divided; `release` divides it.
         """
-        if theta.is_cuda and len(self._cuts) > 1:  # a graph may record it, and must not depend on who they are
+        if theta.is_cuda and len(self._cuts) > 1:  # a CUDA graph must not depend on the parties
             widest_slicing = Slicing(
                 max(slicing.slices for slicing in self._cuts), max(slicing.width for slicing in self._cuts)
             )
@@ -146,7 +146,7 @@ class Contributions:
     def _contributions(
         self, models: Iterable[Tensor], shares: Tensor | None, parties: Tensor, slicing: Slicing, grid: Grid | None
     ) -> Tensor:
-        """What parties cut in one way contribute (b, d); at several models (b, d) of each, the mean by shares."""
+        """The contributions (b, d) of parties of one class; at several models (b, d), the mean weighted by shares."""
         starts = range(0, slicing.slices * slicing.width, slicing.width)
         total = reduce(
             torch.add, (self._slice(models, shares, parties, first, slicing.width, grid) for first in starts)
@@ -162,8 +162,8 @@ class Contributions:
         width: int,
         grid: Grid | None,
     ) -> Tensor:
-        """The sums (b, d) over a slice of each party: of gradients by weights, or of its units' clipped ones."""
-        if self._people is not None:  # one without rows has a mean of NaN, which is clipped to zero
+        """The sums (b, d) over a slice of each party: of weighted gradients, or of its units' clipped gradients."""
+        if self._people is not None:  # a person without rows has a mean of NaN, which is clipped to zero
             weights = 1 / self.units[parties].clamp_min(1).to(torch.float64).unsqueeze(-1).expand(-1, width)
             by_model = (self._people.gradients(theta, parties, first, width) for theta in models)
         else:
@@ -185,7 +185,7 @@ class Contributions:
     def _clip(self, gradients: Tensor, parties: Tensor, grid: Grid | None) -> Tensor:
         """Clip the gradients of parties (b, d), or of their records or persons (b, r, d); on a grid, round them."""
         clipped = self.mechanism.apply_clipping(gradients)
-        if not self.mechanism.per_unit:  # a party without a row that counts: not minus the centre
+        if not self.mechanism.per_unit:  # a party without a usable row contributes zero, not minus the centre
             clipped = clipped * self._counts[parties].unsqueeze(-1)
         return clipped if grid is None else grid.round(clipped)
 
@@ -212,14 +212,14 @@ class Contributions:
     def streams(
         self, source: NoiseSource, numbers: Iterable[int], like: Tensor, grid: Grid | None
     ) -> list[NoiseStream]:
-        """Return a stream of noise for each of the walks of these numbers; none without privacy."""
+        """Return a stream of noise for each walk with these numbers; an empty list without privacy."""
         if not self.mechanism.noise_multiplier:
             return []
         bits = 0 if grid is None else grid.bits
         return [source.stream(number, like, self.mechanism.law, bits) for number in numbers]
 
     def noise(self, streams: list[NoiseStream], parties: Tensor, like: Tensor) -> Tensor:
-        """Return the noise (streams, b, d) of releases of the parties who (streams, b): zero without privacy.
+        """Return the noise (streams, b, d) of releases of the parties (streams, b); zero without privacy.
 
         Noise of scale 1 is multiplied by the scale of each party; noise on a grid is in steps already.
         """
@@ -237,17 +237,17 @@ class Contributions:
         return noise
 
     def scale_noise(self, noise: Tensor, parties: Tensor) -> Tensor:
-        """Scale drawn noise (..., d), in place, for releases of the parties who (...); on a grid it is in steps."""
+        """Scale noise (..., d) in place, for releases of the parties (...); noise on a grid is in steps already."""
         return noise if self._on_grid else noise.mul_(self.release_scale.to(noise)[parties].unsqueeze(-1))
 
     def release(self, clipped: Clipped, noise: Tensor | None, parties: Tensor, grid: Grid | None) -> Clipped:
-        """Return what the parties who (b,) release: clipped contributions plus noise, read on the public scale.
+        """Return the releases of the parties (b,): clipped contributions plus noise, read on the public scale.
 
-        On a grid whole numbers are added, exactly, before anything is multiplied. Outer products are added to the noise
-        where it lies, which becomes the release, and returned for a walk to follow together with the noise.
+        On a grid, integers are added exactly before the multiplication. Outer products are added to the noise in place,
+        which then holds the release, and are returned so that a walk can follow them.
 
-        Formal guarantee: with privacy, nothing is returned without noise; a release is as private as the law of the
-        noise says of contributions that move by the mechanism's sensitivity.
+        Formal guarantee: with privacy, nothing is returned without noise. A release has the guarantee of the law of the
+        noise for contributions with the mechanism's sensitivity.
         """
         if noise is None and self.mechanism.noise_multiplier:
             raise DpvalueError("noise must be given: contributions are released only with noise")
@@ -262,7 +262,7 @@ class Contributions:
         return self.mechanism.scale.read(noisy)
 
     def gradients_at(self, theta: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
-        """Return the clipped gradients (b, d), less their centre, of the parties who (b,), in pieces that fit."""
+        """Return the clipped gradients (b, d), minus their centre, of the parties (b,), in pieces that fit memory."""
 
         def work(places: slice | Tensor, slicing: Slicing) -> Tensor:
             return self._contributions([theta[places]], None, parties[places], slicing, grid)
@@ -270,10 +270,10 @@ class Contributions:
         return self._in_pieces(parties, work)
 
     def mean_gradients(self, points: Tensor, shares: Tensor, parties: Tensor, grid: Grid | None = None) -> Tensor:
-        """Return the clipped means, less their centre, of the gradients of the parties who (b,) at the same points.
+        """Return the clipped mean gradients (b, d), minus their centre, of the parties (b,) at the same points.
 
-        Each unit's gradients at the points (q, d), with shares (q,) that sum to 1, are averaged, then clipped once.
-        Points (q, n, d) are those of each party.
+        Each unit's gradients at the points (q, d) are averaged with shares (q,) that sum to 1, then clipped once.
+        Points (q, n, d) differ from party to party.
         """
 
         def work(places: slice | Tensor, slicing: Slicing) -> Tensor:
@@ -286,12 +286,12 @@ class Contributions:
 
 @dataclass(frozen=True)
 class Responder:
-    """The rows of one party, or of many, behind the mechanism, and where their noise comes from.
+    """Answers queries with noisy releases of one or many parties.
 
     Attributes:
         contributions: the rows, behind model and mechanism.
-        noise: where the noise comes from.
-        numbers: of the parties, by which seeded noise is theirs: the same wherever they are asked, and with whom.
+        noise: the source of noise.
+        numbers: the numbers of the parties, which determine their seeded noise in every batch.
         like: a vector of the size, type and device of a release.
     """
 
@@ -301,10 +301,10 @@ class Responder:
     like: Tensor
 
     def answer(self, number: int, query: Query) -> Tensor:
-        """Return what each party releases in a round (n, size).
+        """Return the release of each party in a round (n, size).
 
-        Formal guarantee: reads the parties' rows only for one release per party, of the mean of clipped gradients (or
-        of the clipped mean of gradients) at the models that are asked about, with the noise of the mechanism.
+        Formal guarantee: reads the parties' rows only for one release per party: the mean of clipped gradients (or the
+        clipped mean of gradients) at the models of the query, with the noise of the mechanism.
         """
         grid = self.contributions.grid(query.probes)
         return self.release(number, self._clipped(query, grid), grid)
@@ -320,9 +320,9 @@ class Responder:
         return self.contributions.release(clipped, noise, everyone, grid).to(self.like.dtype)
 
     def _clipped(self, query: Query, grid: Grid | None) -> Tensor:
-        """What each party contributes: a mean, in float64 where there are several; on a grid a sum of whole steps.
+        """The contribution of each party: a mean in float64, or on a grid a sum of whole steps.
 
-        A float32 sum of many clipped gradients could be longer than the clipping norm.
+        A mean of clipped gradients in float32 could exceed the clipping norm.
         """
         contributions, device = self.contributions, self.like.device
         if isinstance(query, AtPoints):

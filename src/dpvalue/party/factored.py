@@ -1,13 +1,14 @@
-"""Steps of linear models over single rows, many positions at once.
+"""Walks of linear models over single rows, many positions at once.
 
-The clipped gradient of such a party is an outer product: a few coefficients (o,) times its row (f + 1,). So all of a
-stretch of a walk is known beforehand but those coefficients: the noise, what was released before, and the products of
-the rows with each other. With m_q the move of position q but for its gradient, and r how far a gradient is followed,
+The clipped gradient of a party of one row is an outer product: a few coefficients (o,) times its row (f + 1,). So for a
+segment of a walk everything except these coefficients can be computed in advance: the noise, the earlier releases, and
+the products of the rows with each other. With m_q the move of position q without its gradient, and r the step along a
+gradient,
 
     theta_p = theta + sum_(q < p) (m_q + r coefficients_q (x) x_q),
 
-and the outputs of party p are theta x_p + sum_(q < p) m_q x_p + sum_(q < p) r (x_q . x_p) coefficients_q. What is left
-to do one position after the other is of size o, not of size d.
+and the outputs of party p are theta x_p + sum_(q < p) m_q x_p + sum_(q < p) r (x_q . x_p) coefficients_q. The
+sequential part is of size o, not of size d.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class OuterProducts:
 
 @dataclass(frozen=True)
 class WalkSegment:
-    """What is known of some positions of some walks before they are walked.
+    """Precomputed tensors of some positions of some walks.
 
     Attributes:
         x: the rows (walks, positions, f + 1).
@@ -73,7 +74,7 @@ class FactoredRows:
         self._lengths = torch.linalg.vector_norm(self._x, dim=-1, keepdim=True, dtype=torch.float64) / bound
 
     def prepare(self, parties: Tensor, moves: Tensor, reach: Tensor) -> WalkSegment:
-        """Return what is known of the parties who (walks, positions).
+        """Return the precomputed tensors of a segment.
 
         Args:
             parties: the parties at each position of each walk.

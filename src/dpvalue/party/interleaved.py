@@ -1,10 +1,10 @@
-"""Algorithm 1 of the paper: walk and release at the same time, one release per party and permutation.
+"""Algorithm 1 of the paper: walks and releases are interleaved, with one release per party and permutation.
 
-The walks of a block advance together, each with its own model. A step reads the combination of what was released
-before the block (`previous`) and the own release; what a block releases becomes visible after it. Blocks of 1 are the
-exact schedule. For `independent` nothing is read from before, so any number of walks may advance together.
+The walks of a block advance together, each with its own model. A step combines the releases before the block
+(`previous`) with the party's own release; the releases of a block are visible after it. Blocks of 1 are the exact
+schedule. `independent` reads no earlier releases, so any number of walks may advance together.
 
-Noise is drawn, and releases are added up, for as many positions at once as fit a cache. What is left of a step is the
+Noise is drawn, and releases are summed, for as many positions at once as fit a cache. The rest of a step is the
 gradient and three small sums.
 """
 
@@ -31,11 +31,11 @@ from dpvalue.streams import Purpose, permutations
 
 _MOST_POSITIONS = 64
 
-_COMPILED_NUMBERS = 2**19  # of a stretch in compiled code: few walks have long ones
+_COMPILED_NUMBERS = 2**19  # numbers of noise in a segment of compiled code
 
 
 def runs_compiled(contributions: Contributions, schedule: Schedule, permutations: int, n: int, like: Tensor) -> bool:
-    """Return whether walks of n parties, over models like this one, are for compiled code, if it is there."""
+    """Return whether walks of n parties over models like this one should run in compiled code, if available."""
     if contributions.factored is None or like.is_cuda:
         return False
     return compiled_pays(n * -(-permutations // schedule.block), n * permutations * len(like))
@@ -64,7 +64,7 @@ class InterleavedReleases:
     ) -> Tensor:
         """Walk all permutations; return the final table (n, d), by the schedule's `table_weights`.
 
-        `add` is given the permutations and marginals of the walks that are valued, by `evaluate`; without them no
+        `add` gets the permutations of the valued walks and their marginals by `evaluate`. Without `evaluate`, no
         utility is evaluated.
         """
         n = self.contributions.n
@@ -92,7 +92,7 @@ class InterleavedReleases:
         return min(self.permutations, fits, evaluate.batch if evaluate is not None else fits)
 
     def _stretch(self, walks: int | None = None) -> int:
-        """How many positions to walk between two draws of noise; in compiled code, of so many walks."""
+        """The number of positions between two draws of noise; in compiled code, for this number of walks."""
         piece = piece_rows(self.walker.model.size, self.walker.initial.device)
         if walks is None or not self.compiled:
             return min(_MOST_POSITIONS, piece)
@@ -106,7 +106,7 @@ class InterleavedReleases:
     def _walk_block(
         self, orders: Ints, start: int, history: _History, evaluate: Evaluator | None, skip: int
     ) -> Floats | None:
-        """Walk one block; return the marginals of its walks from `skip` on, if they are to be evaluated."""
+        """Walk one block; return the marginals of its walks from `skip` on if `evaluate` is given."""
         walks = len(orders)
         theta = self._initial_models(start, walks)
         own = torch.tensor(history.own_weights(start, walks), dtype=theta.dtype, device=theta.device)
@@ -133,9 +133,9 @@ class InterleavedReleases:
     def _steps(
         self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
-        """Walk the positions of `who`; return the models (walks, positions, d) after each, or only after the last.
+        """Walk the positions of `parties`; return the models (walks, positions, d) after each or only after the last.
 
-        `noise` becomes the releases.
+        `noise` is overwritten by the releases.
         """
         grid = self.contributions.grid()
 
@@ -156,7 +156,7 @@ class InterleavedReleases:
     def _factored_steps(
         self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
-        """The same where gradients are outer products."""
+        """Do the same for gradients that are outer products."""
         assert self.contributions.factored is not None
         reach = own * -self.walker.learning_rate
         room = history.scratch(noise)
@@ -173,7 +173,7 @@ class InterleavedReleases:
     def _compiled_steps(
         self, theta: Tensor, parties: Tensor, noise: Tensor, history: _History, own: Tensor, whole: bool
     ) -> Tensor:
-        """The same in compiled code, some walks in each thread."""
+        """Do the same in compiled code, with some walks in each thread."""
         from dpvalue.models.linear_kernels import follow
 
         factored, before = self.contributions.factored, history.previous
@@ -194,7 +194,7 @@ class InterleavedReleases:
 
 
 class _History:
-    """What has been released so far, as far as the schedule needs it; `previous` (n, d) is what a block reads of it."""
+    """The earlier releases, as far as the schedule needs them; `previous` (n, d) is their combination for a block."""
 
     def __init__(self, run: InterleavedReleases) -> None:
         self._run = run
@@ -207,28 +207,28 @@ class _History:
         self.previous = torch.zeros_like(self._sum)
 
     def own_weights(self, start: int, walks: int) -> list[float]:
-        """Return X_tt of each walk of the block that starts now."""
+        """Return X_tt of each walk of the block that begins at permutation `start`."""
         schedule, k = self._run.schedule, self._run.permutations
         ratio = self.variance_ratio() if self._kind == "optimal" else 0.0
         return [schedule.own_weight(t, self._before, k, ratio) for t in range(start, start + walks)]
 
     def run_graph(self, step: Callable[..., tuple[Tensor, ...]], *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Return step(*tensors), recorded as a CUDA graph the first time: launching it anew would take far longer."""
-        key = (len(tensors[0]), self._before == 0)  # what else a step depends on stays where it is
+        """Return step(*tensors), run as a CUDA graph that the first call records, to save launches."""
+        key = (len(tensors[0]), self._before == 0)  # other inputs of a step keep their memory
         if key not in self._graphs:
             self._graphs[key] = Graph(step, *tensors)
         return self._graphs[key](*tensors)
 
     def scratch(self, like: Tensor) -> Tensor:
-        """Return a tensor like this one to write to: fresh memory costs more than a pass over it."""
+        """Return a reused tensor of this shape to write to, because allocation is slower than a pass over memory."""
         if self._scratch is None or self._scratch.shape != like.shape:
             self._scratch = torch.empty_like(like)
         return self._scratch
 
     def combine(self, releases: Tensor, parties: Tensor, own: Tensor, room: Tensor | None = None) -> Tensor:
-        """Return the combinations of releases (walks, ..., d) with what the parties `who` released before the block.
+        """Return the combinations of releases (walks, ..., d) with the parties' releases before the block.
 
-        `room` is where to write them; without it, memory is taken for them.
+        They are written to `room`, or to new memory without it.
         """
         if self._before == 0 or self._kind == "independent":
             return releases
@@ -237,14 +237,14 @@ class _History:
         return before.lerp_(releases, own.view(-1, *[1] * (releases.dim() - 1)))
 
     def add(self, parties: Tensor, releases: Tensor, own: Tensor) -> None:
-        """Add up the releases (walks, positions, d) at some positions; for `decaying`, their combinations."""
+        """Add the releases (walks, positions, d), or for `decaying` their combinations, to the sums."""
         combined = self.combine(releases, parties, own) if self._kind == "decaying" else releases
         self._sum.index_add_(0, parties.flatten(), combined.flatten(0, 1))
         if self._kind == "optimal":
             self._squares += releases.square().sum(dtype=torch.float64)
 
     def close_block(self, walks: int) -> None:
-        """Make what the block released visible."""
+        """Make the releases of the block visible to later blocks."""
         self._before += walks
         if self._kind == "decaying":
             torch.div(self._sum, walks, out=self.previous)

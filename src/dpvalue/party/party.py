@@ -1,7 +1,7 @@
-"""A party at home: its file, its rows, its ledger, its noise. `Party.answer` is all that it does for others.
+"""A remote party: its file, rows, ledger and noise. `Party.answer` is its only function for a coordinator.
 
-Everything here runs where the rows are. What it takes from outside is a job and a request, both public and both
-untrusted; what it hands out is a release. Of a file it reads what is public first, its rows once the job was let in.
+Everything here runs where the rows are. The inputs from outside are a job and a request, which are public and
+untrusted; the only output is a release. Rows of a file are read only after the job has been accepted.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from dpvalue.protocol.messages import Release, Request
 
 @dataclass(frozen=True)
 class PartyFile:
-    """The file of a party, and its column of persons' ids, if it has one."""
+    """The file of a party, and its column of persons' ids, if any."""
 
     path: Path
     person: str | None = None
 
     def columns(self) -> tuple[str, ...]:
-        """The names of its columns; nothing else is read."""
+        """The names of the columns; reads nothing else."""
         with open_private(self.path) as file:
             return file.columns
 
@@ -61,7 +61,7 @@ class PartyFile:
         return int(person_counts(np.zeros(len(person), dtype=np.int64), person, 1)[0])
 
     def read(self, job: Job) -> dict[str, Any]:
-        """Return the rows, as `dpvalue.Party` takes them."""
+        """Return the rows as arguments of `dpvalue.Party`."""
         schema, target = job.encoding.preprocess, required_columns(job)[-1]
         features, labels, persons = [], [], []
         others = [] if self.person is None else [self.person]
@@ -81,7 +81,7 @@ class PartyFile:
 
 
 def required_columns(job: Job) -> tuple[str, ...]:
-    """Return the columns that a job reads of a file, the target last."""
+    """Return the columns of a file that a job reads, the target last."""
     if not job.encoding.by_columns or job.about.target is None:
         raise DpvalueError("the job must be answered in Python (dpvalue.Party): it does not describe files")
     return (*job.encoding.preprocess.names, job.about.target)
@@ -103,29 +103,29 @@ class _SingleParty(Parties):
 
     @cached_property
     def _members(self) -> tuple[tuple[str | int, ...], Ints]:
-        """One party, also where it has no row."""
+        """One party, even without rows."""
         return (self.name,), np.zeros(row_count(self.X, "the party's features"), dtype=np.int64)
 
 
 class Party(Uncopyable):
     """One party, where its rows are. It cannot be copied or pickled.
 
-    Formal guarantee: all that leaves it through `answer` for one job is (epsilon, delta)-DP as its `privacy` says,
-    whatever the server asks: its requests may depend on earlier releases of anybody, a round is answered once, and the
-    same request gets the same bytes, in whatever threads. Without a ledger that holds for this object, which answers in
-    the process that made it alone, and jobs add up; with one it holds for all processes, and all jobs together stay
-    within its budget. Not for a `simulation`, whose noise the server can remove.
+    Formal guarantee: all releases of `answer` for one job are together (epsilon, delta)-DP as the job's `privacy` says,
+    for any requests: they may depend on earlier releases of all parties. A round is answered once, and the same request
+    gets the same bytes, in any threads. Without a ledger this holds for this object, which answers only in the process
+    that made it, and the costs of jobs add up. With a ledger it holds for all processes, and all jobs together stay
+    within the ledger's budget. There is no guarantee for a `simulation`, whose noise the coordinator can remove.
 
     Args:
-        name: as the server knows it; with a ledger, that of its holder, or of one of its parties.
-        X: its features, one row a record, in any form that `dpvalue.value` takes.
-        y: its labels.
+        name: the party's name; with a ledger, that of its holder, or of one of its parties.
+        X: features, one row per record, in any form that `dpvalue.value` takes.
+        y: labels, one per row.
         persons: an id per row, for unit "person".
-        person_column: what the ids are called, for a ledger that is bound to them.
-        ledger: where releases are charged and kept.
-        simulation: whether jobs with seeded noise are answered; never on rows that are to be protected.
+        person_column: the name of the column of ids, for a ledger that is bound to it.
+        ledger: charges and stores releases.
+        simulation: whether to answer jobs with seeded noise; never for rows that need protection.
         engine: where to compute.
-        asker: who asks, as the ledger is to know it; jobs of different askers share its budget.
+        asker: the name of the coordinator in the ledger; all coordinators share its budget.
 
     Example:
         >>> Party("north", np.zeros((4, 2)), np.array([0, 1, 0, 1]))  # no row is printed
@@ -162,13 +162,11 @@ class Party(Uncopyable):
         return f"Party({self.name!r})"
 
     def answer(self, job: Job, request: Request | None = None) -> Release:
-        """Return the release that a request asks for; raises for reasons that do not depend on rows.
-
-        Without a request it is that for the first round, which follows from the job and the number of units.
+        """Return the release for a request; no content of a row raises.
 
         Args:
-            job: what is asked of all parties.
-            request: which round, at which models; None is that for the first round.
+            job: the job, the same for all parties.
+            request: the round and its models; None: the first round, which follows from job and number of units.
 
         Returns:
             the release, with noise.
@@ -218,9 +216,9 @@ class Party(Uncopyable):
         return _SingleParty(self.X, self.y, groups, self.persons, self.person_column, name=self.name)
 
     def _answer_once(self, job: Job, request: Request, make: Callable[[], bytes]) -> bytes:
-        """The bytes of a round, made at the first request; another request for the round is refused.
+        """The bytes of a round, made at the first request; another request for the round raises.
 
-        One thread at a time, from looking for an answer to keeping it.
+        A lock serialises threads.
         """
         if os.getpid() != self._process:  # parent and child would each draw noise for the same round
             raise DpvalueError("a party without a ledger must answer in the process that created it: give it a ledger")
@@ -235,12 +233,12 @@ class Party(Uncopyable):
 
 
 def purpose_of(job: Job, asker: str) -> str:
-    """Return what a ledger knows a job of an asker by."""
+    """Return the purpose in a ledger of a coordinator's job."""
     return f"{asker} {job.digest}".strip()
 
 
 def require_answerable(job: Job, request: Request) -> None:
-    """Raise unless a request is one of the job, and the job's noise is what its budget needs."""
+    """Raise unless a request belongs to the job and the job's noise suffices for its budget."""
     if request.job != job.digest:
         raise DpvalueError("the request is not of this job: its digest differs")
     if request.round >= job.rounds:
@@ -264,12 +262,12 @@ class PrivacyBoundary:
     """The only object that receives private rows.
 
     Attributes:
-        model: what rows are asked through.
+        model: the function from rows to the numbers that units contribute.
         mechanism: clipping and noise.
-        encoding: how rows become numbers.
-        privacy: the budget, which tells the unit; None for none.
-        dtype: what is computed in.
-        is_secure: whether noise is drawn on a grid.
+        encoding: the encoding of rows.
+        privacy: the budget, with its unit; None without privacy.
+        dtype: the floating-point type of the computation.
+        is_secure: whether noise is on a grid.
     """
 
     model: UnitNumbers
@@ -280,6 +278,6 @@ class PrivacyBoundary:
     is_secure: bool
 
     def enclose(self, parties: Parties, engine: Engine) -> Contributions:
-        """Return the rows of parties, ready to contribute."""
+        """Return the contributions of the parties' rows."""
         rows: PrivateRows = parties.encode(self.encoding, self.dtype, engine.torch_device, self.privacy)
         return Contributions(self.model, rows, self.mechanism, engine, on_grid=self.is_secure)

@@ -1,13 +1,10 @@
-"""The mean gradients of persons, each of whom may have any number of rows.
+"""Mean gradients of persons with any number of rows each.
 
-A matrix product adds in an order that depends on the shape of the matrices and on a row's place in them. Where that
-must not be (`dpvalue.party.people`), sums are made one term after the other, in the same order for every row;
-models without a closed form are called with one row at a time.
-
-How many rows a person has is private, and so is where they stand. Sums of floating point numbers have other last bits
-when the same row stands elsewhere in a matrix product, and those bits, rounded on a grid, would be other people's
-releases. So every row is a batch of its own here: its gradient has the same bits wherever it stands, and whoever else
-is there.
+The number and the positions of a person's rows are private. A matrix product sums in an order that depends on the shape
+of the matrices and on a row's position, which changes the last bits of the sums. Rounded to a grid, such a change would
+appear in the releases of other persons. So every row is a batch of its own here, and sums are computed term by term in
+one order: the bits of a row's gradient do not depend on its position or on other rows. Models without a closed form are
+called with one row at a time.
 """
 
 from __future__ import annotations
@@ -19,12 +16,15 @@ from dpvalue.data.rows import PrivateRows, PublicRows
 from dpvalue.engine.engines import Engine
 from dpvalue.models import UnitNumbers
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceLinear
+from dpvalue.models.forest import LeafOnes
 from dpvalue.models.headed import HeadOnTrunk
 from dpvalue.models.linear import Linear
 
 
 def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
-    """Return features (rows, *shape) in the form that `lone_gradients` takes: `model.inputs`, row by row."""
+    """Return features (rows, *shape) in the form for `lone_gradients`: `model.inputs`, row by row."""
+    if isinstance(model, LeafOnes):
+        return model.inputs(x)  # comparisons have no last bits
     if isinstance(model, Score):
         return lone_inputs(model.line, x)
     if isinstance(model, SubspaceLinear):
@@ -37,6 +37,8 @@ def lone_inputs(model: UnitNumbers, x: Tensor) -> Tensor:
 
 def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Return the gradients (rows, size) of each row's loss at its own model theta (rows, size)."""
+    if isinstance(model, LeafOnes):
+        return model.ones(x, y, theta)
     if isinstance(model, Score) and isinstance(model.line, SubspaceLinear):
         return model.scores(_lone_outputs(theta, x), y)
     if isinstance(model, DescriptionModel):
@@ -50,7 +52,7 @@ def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> T
         matrices = theta.unflatten(1, (model.width, -1))
         residuals = model.residuals(_dot(x[:, None, :], matrices), y)
         return (residuals.unsqueeze(-1) * x.unsqueeze(-2)).flatten(1)
-    # In memory of its own: kernels add in another order where a row does not begin at a multiple of 64 bytes.
+    # Each row is cloned: kernels sum in another order for a row that does not begin at a multiple of 64 bytes.
     parts = zip(theta, x, y, strict=True)
     gradients = [
         model.record_gradients(t.clone()[None], r.clone()[None, None], c.clone()[None, None])[0, 0] for t, r, c in parts
@@ -59,12 +61,12 @@ def lone_gradients(model: UnitNumbers, theta: Tensor, x: Tensor, y: Tensor) -> T
 
 
 def _lone_outputs(theta: Tensor, x: Tensor) -> Tensor:
-    """The outputs (rows, o) of linear models moved along vectors, as `SubspaceLinear.inputs` has rows."""
+    """The outputs (rows, o) of linear models moved along vectors, for rows of `SubspaceLinear.inputs`."""
     return x[:, 0] + _dot(theta[:, None, :], x[:, 1:].transpose(1, 2))
 
 
 def _dot(left: Tensor, right: Tensor) -> Tensor:
-    """The products of the last dimensions, added up one term after the other."""
+    """The inner products over the last dimension, summed term by term."""
     total = left[..., 0] * right[..., 0]
     for place in range(1, left.shape[-1]):
         total = total + left[..., place] * right[..., place]
@@ -72,7 +74,7 @@ def _dot(left: Tensor, right: Tensor) -> Tensor:
 
 
 class People:
-    """The rows of persons behind the model; what a person's rows make does not depend on anybody else's."""
+    """The rows of persons behind the model; a person's gradient does not depend on other persons' rows."""
 
     def __init__(self, model: UnitNumbers, rows: PrivateRows | PublicRows, engine: Engine) -> None:
         assert rows.persons is not None
@@ -86,8 +88,8 @@ class People:
     def gradients(self, theta: Tensor, parties: Tensor, first: int, width: int) -> Tensor:
         """Return the mean gradients (b, width, d) of each person's rows, at the models theta (b, d) of the parties.
 
-        They are those of `width` persons of each party, from its `first` on. One bad row does not silence a person's
-        others. A person without a good one, and a place without a person, are NaN.
+        They are those of `width` persons of each party, from person `first` on. A row with a non-finite gradient is
+        left out. A person without a usable row, and a place without a person, are NaN.
         """
         ends = self._rows.offsets[parties + 1]
         lowest = torch.minimum(self._rows.offsets[parties] + first, ends)
@@ -109,9 +111,9 @@ class People:
 
 
 def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Add rows to those of `to` that the index names, in place, one after the other.
+    """Add rows to the rows `index` of `to`, in place and in order.
 
-    On a CPU that is what `index_add_` does; on a GPU it adds in any order where an index repeats.
+    On a CPU `index_add_` does this; on a GPU it adds rows with the same index in any order.
     """
     if to.is_cuda:
         add_by_turns(to, index, rows)
@@ -120,7 +122,7 @@ def add_in_order(to: Tensor, index: Tensor, rows: Tensor) -> None:
 
 
 def add_by_turns(to: Tensor, index: Tensor, rows: Tensor) -> None:
-    """Do the same with the first row of each index, then with the second, and so on: no index repeats in a turn."""
+    """Add the first row of each index, then the second, and so on, so that no index repeats in a step."""
     ordered, order = index.sort(stable=True)
     turn = torch.empty_like(index)
     turn[order] = torch.arange(len(index), device=index.device) - torch.searchsorted(ordered, ordered)

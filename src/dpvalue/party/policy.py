@@ -1,7 +1,7 @@
-"""What a party lets others ask: `policy.toml`, on its own disk, written by nobody else.
+"""The policy of a party: `policy.toml`, which the party writes on its own disk.
 
-Everything that decides what is protected stands here and not in a job: unit, neighbours, delta, laws of noise, the
-column of ids, how many parties hold a person, which columns may be read. A job that says otherwise is refused.
+The policy, and not a job, decides what is protected: unit, neighbours, delta, laws of noise, the column of ids, the
+number of parties per person, and the readable columns. A job that differs is refused.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
+from dpvalue.models import TREES
 from dpvalue.names import require_names
 from dpvalue.privacy.budget import NEIGHBOURS, UNITS, Privacy
 from dpvalue.privacy.laws import LAWS
@@ -25,14 +26,14 @@ _SECONDS = must_be("from 0.001 to 86400 seconds", lambda found: is_number(found)
 
 @dataclass(frozen=True)
 class Protection:
-    """What is protected, and how much one job may spend of it.
+    """What is protected, and how much one job may spend.
 
     Attributes:
         unit: "record", "person" or "party".
         neighbours: "zero_out" or "replace".
         epsilon: the most that one job may spend.
         delta: the most that a job may have.
-        laws: of noise that may be used.
+        laws: the allowed laws of noise.
         person: the column of persons' ids, for unit "person".
         parties_per_person: the most parties that hold a person.
     """
@@ -56,14 +57,14 @@ class Protection:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much one job may ask for.
+    """Limits on one job.
 
     Attributes:
-        rounds: of releases.
-        points: models in one request.
-        numbers: in one release.
-        units: the least number of its records (or persons) with which the party answers at all.
-        tick: seconds, from 0.001 to a day; over a network an answer leaves at a multiple of them.
+        rounds: the largest number of rounds.
+        points: the largest number of models in one request.
+        numbers: the largest number of numbers in one release.
+        units: the smallest number of records (or persons) with which the party answers.
+        tick: seconds, from 0.001 to a day; over a network an answer is sent at a multiple of this time.
     """
 
     rounds: Annotated[int, COUNT] = 10
@@ -75,13 +76,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class KnownCoordinator:
-    """Who may ask, by the public line of its key.
+    """A coordinator whose jobs are answered, identified by its public key.
 
     Attributes:
-        name: by which the ledger knows it; it must not change.
+        name: its name in the ledger, which must not change.
         key: the line that `dpvalue key show` prints.
-        epsilon: the most that all its jobs together may spend; None: what the ledger has.
-        public_sets: digests of public sets that it may use; none given: any.
+        epsilon: the most that all its jobs together may spend; None: the ledger's budget.
+        public_sets: digests of the public sets that it may use; empty: any.
     """
 
     name: str
@@ -97,12 +98,12 @@ class KnownCoordinator:
 
 @dataclass(frozen=True)
 class AllowedModel:
-    """A model that may be asked about.
+    """A model that jobs may use.
 
     Attributes:
-        name: as jobs call it.
-        digest: of the model; None: any of this name, for models of the library.
-        factory: "package.module:function" of what this party has installed, for a model that is not the library's.
+        name: its name in jobs.
+        digest: the digest of the model; None: any of this name, for models of the library.
+        factory: "package.module:function" of an installed factory, for a model that is not the library's.
     """
 
     name: str
@@ -115,23 +116,23 @@ class AllowedModel:
 
 
 UNSIGNED = "unsigned"
-"""What a ledger calls an asker whose job nobody has signed."""
+"""The name in the ledger for the coordinator of an unsigned job."""
 
-_MODELS = (AllowedModel("logistic"), AllowedModel("linear"))
+_MODELS = (AllowedModel("logistic"), AllowedModel("linear"), AllowedModel(TREES))
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a party answers.
+    """Which jobs a party answers.
 
     Attributes:
         protection: what is protected.
-        limits: how much a job may ask for.
-        coordinators: who may ask.
-        unsigned: whether any job is answered, signed or not, as they come by file. A signature changes nothing
-            then, and all jobs are charged to one asker; no coordinators are named beside it.
-        models: which may be asked about.
-        columns: which columns of the file may be read as features or target; None: all that a job names.
+        limits: limits on one job.
+        coordinators: the coordinators whose jobs are answered.
+        unsigned: whether any job is answered, signed or not, as for jobs by file. Signatures are then ignored, all jobs
+            are charged to one coordinator, and `coordinators` must be empty.
+        models: the models that jobs may use.
+        columns: the columns of the file that may be read as features or target; None: all that a job names.
     """
 
     protection: Protection = Protection()
@@ -157,7 +158,7 @@ class Policy:
 
     @staticmethod
     def of_ledger(budget: Privacy, person: str | None) -> Policy:
-        """Return the policy of a party that answers jobs by file and has written none: what its ledger says."""
+        """Return the default policy of a party that answers jobs by file: the terms of its ledger."""
         require_positive("epsilon", budget.epsilon)
         protection = Protection(
             budget.unit, budget.neighbours, budget.epsilon, budget.delta, tuple(LAWS), person, budget.parties_per_person
@@ -165,7 +166,7 @@ class Policy:
         return Policy(protection, unsigned=True)
 
     def coordinator(self, key: str | None) -> KnownCoordinator | None:
-        """Return who has a key; None where the policy answers anybody. Raises for an asker whom it does not know."""
+        """Return the coordinator with a key; None if the policy answers any job. Raise for an unknown key."""
         if self.unsigned:
             return None
         by_key = {coordinator.key: coordinator for coordinator in self.coordinators}
@@ -177,7 +178,7 @@ class Policy:
 
 
 def read_policy(path: Path) -> Policy:
-    """Return the policy of a file; a name in it that means nothing is an error, as it may be a limit misspelt."""
+    """Return the policy of a file; raise for an unknown field, which may be a misspelt limit."""
     content = parse(tomllib.loads, read_text(path), str(path), "cannot be read as TOML")
     try:
         _require_known(Policy, content, "")

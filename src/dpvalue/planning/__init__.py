@@ -1,1 +1,1 @@
-"""Every choice of a run, made from public things alone, and what a budget can buy."""
+"""The choices of a run, made from public inputs only, and the expected quality of its values."""

@@ -1,8 +1,8 @@
-"""The AUC among parties of the sizes that they really have, from the contributions of single units.
+"""The expected AUC among parties of the real sizes, from the contributions of single units.
 
-A party's release is the mean of its units' contributions plus noise that shrinks with their number, so that small
-parties are told apart worse than large ones. Sizes are represented by quantiles: a clean and a corrupted party of a
-pair have sizes of their own.
+The release of a party is the mean of its units' contributions plus noise that shrinks with their number. So small
+parties are harder to distinguish than large ones. Quantiles represent the sizes; the clean and the corrupted party of a
+pair differ in size.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from dpvalue.privacy.mechanism import Mechanism
 from dpvalue.streams import Purpose, stream
 
 Way = tuple[str, float, float]  # clipping rule, norm and centre
-_SIZES, _EACH, _DRAWS = 16, 3, 16  # quantiles of sizes; of each, quantiles of releases, and stand-ins
+_SIZES, _EACH, _DRAWS = 16, 3, 16  # quantiles of sizes; for each, quantiles of releases, and stand-ins
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Parties' numbers of units, by quantiles: `units` are the different ones, `counts` how many of the quantiles."""
+    """Quantiles of the parties' numbers of units: the distinct numbers `units`, each `counts` times."""
 
     units: Ints
     counts: Ints
     seed: int
-    _lots: dict[tuple[int, int], _Lots] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _samples: dict[tuple[int, int], _Sample] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def auc(
         self, pair: tuple[GradientSketch, GradientSketch], way: Way, mechanism: Mechanism, fine: bool = False
     ) -> float:
-        """Return the expected AUC of parties whose units have these sketches, clean and planted, exact in the noise.
+        """Return the expected AUC for parties of clean and of corrupted units, exact in the noise.
 
-        Half of a corrupted party's units are planted.
+        Half of the units of a corrupted party are corrupted.
 
         Args:
-            pair: the sketches of units.
-            way: how they are clipped.
+            pair: the sketches of clean and corrupted units.
+            way: clipping rule, norm and centre.
             mechanism: the mechanism, with a norm of 1.
-            fine: more stand-ins and quantiles, for a result that is stated.
+            fine: use more stand-ins and quantiles.
         """
         return float(self.aucs(pair, [way], mechanism, fine)[0])
 
     def aucs(
         self, pair: tuple[GradientSketch, GradientSketch], ways: list[Way], mechanism: Mechanism, fine: bool = False
     ) -> Floats:
-        """Return the same for each of several ways to clip (ways,): all that are by one rule are taken at once."""
-        found = np.empty(len(ways))
+        """Return the expected AUC of each way to clip (ways,); ways of one rule are computed together."""
+        aucs = np.empty(len(ways))
         scales = mechanism.noise_scale(torch.from_numpy(self.units)).numpy()
         times = 4 if fine else 1
         for rule in dict.fromkeys(way[0] for way in ways):
@@ -61,17 +61,17 @@ class Crowd:
             if self.units[-1] == 1:
                 points = times * _SIZES * _EACH
                 scores = _quantiles(clean, points), _quantiles(bad, points)
-                found[places] = _each_auc(*scores, mechanism.law, norms * scales[0])
+                aucs[places] = _auc_by_row(*scores, mechanism.law, norms * scales[0])
             else:
-                lots = self._drawn(clean.shape[1], times)
+                sample = self._sample(clean.shape[1], times)
                 for place, norm, *units in zip(places, norms, clean, bad, strict=True):
                     scale = norm * np.repeat(scales, times * _EACH * self.counts)
-                    same = len(scales) == 1  # a common scale is faster
-                    found[place] = expected_auc(*lots.parties(*units), mechanism.law, scale[0] if same else scale)
-        return found
+                    is_common = len(scales) == 1  # a common scale is faster
+                    aucs[place] = expected_auc(*sample.parties(*units), mechanism.law, scale[0] if is_common else scale)
+        return aucs
 
     def bound(self, mechanism: Mechanism) -> float:
-        """Return what no way to clip can exceed: the AUC of units that are as far apart as clipping leaves any.
+        """Return the upper bound of the AUC over all ways to clip: that of units at the largest clipped distance.
 
         >>> make_crowd(np.ones(9), 0).bound(Mechanism(1.0, 1.0, "party", "zero_out", "laplace")) > 0.86
         True
@@ -80,32 +80,32 @@ class Crowd:
         return expected_auc(np.ones(len(scale)), -np.ones(len(scale)), mechanism.law, scale)
 
     def matrix(self, pair: tuple[GradientSketch, GradientSketch], way: Way, mechanism: Mechanism) -> Floats:
-        """Return the same for each pair of a clean and a planted unit; for parties of one unit."""
+        """Return the AUC of each pair of a clean and a corrupted unit, for parties of one unit."""
         clean, bad = (sketch.contribution(*way) for sketch in pair)
         scale = way[1] * float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0])
         return pairwise_auc(clean, bad, mechanism.law, scale, scale)
 
-    def _drawn(self, length: int, times: int) -> _Lots:
-        if (length, times) not in self._lots:
+    def _sample(self, length: int, times: int) -> _Sample:
+        if (length, times) not in self._samples:
             generator = stream(self.seed, Purpose.PLANTING, times)
-            self._lots[length, times] = _draw(self.units, self.counts, length, times, generator)
-        return self._lots[length, times]
+            self._samples[length, times] = _draw(self.units, self.counts, length, times, generator)
+        return self._samples[length, times]
 
 
 @dataclass(frozen=True)
-class _Lots:
-    """Which units stand-ins of parties consist of, padded to the most, and where their quantiles lie once sorted.
+class _Sample:
+    """The sampled units of stand-ins for parties, padded to `most`, and the positions of quantiles among them.
 
     Attributes:
-        clean: units of the clean parties (parties, most).
-        bad: units of the corrupted ones.
-        shares: what each counts for (parties, most); 0 for padding.
-        wrong: which units of a corrupted party are planted (parties, most), as 0 and 1.
-        size: a number per party, the same for parties of the same size, ascending.
-        shrink: by how much the mean of all units varies less than that of those drawn.
-        below: where in the sorted parties a quantile lies.
-        above: the place after it, of the same size.
-        between: how far it lies between the two.
+        clean: indices of the units of clean parties (parties, most).
+        bad: indices of the units of corrupted parties (parties, most).
+        shares: weight of each unit (parties, most); 0 for padding.
+        wrong: 1 for corrupted units of a corrupted party (parties, most), else 0.
+        size: index of the size of each party (parties,), ascending.
+        shrink: ratio of the standard deviations of the means over all and over sampled units (parties,).
+        below: position of each quantile in the sorted parties.
+        above: the next position of the same size.
+        between: position of the quantile between the two, from 0 to 1.
     """
 
     clean: Ints
@@ -119,16 +119,16 @@ class _Lots:
     between: Floats
 
     def parties(self, clean: Floats, bad: Floats) -> tuple[Floats, Floats]:
-        """Return quantiles, size by size, of what clean and corrupted parties release, before noise."""
+        """Return the quantiles of the releases of clean and of corrupted parties before noise, size by size."""
         share = (self.wrong * self.shares).sum(1)
         means = clean.mean(), share * bad.mean() + (1 - share) * clean.mean()
-        own = clean[self.bad]
+        units = clean[self.bad]
         sums = (
             (clean[self.clean] * self.shares).sum(1),
-            ((own + self.wrong * (bad[self.bad] - own)) * self.shares).sum(1),
+            ((units + self.wrong * (bad[self.bad] - units)) * self.shares).sum(1),
         )
         honest, spoilt = (
-            self._quantiles(mean + self.shrink * (drawn - mean)) for mean, drawn in zip(means, sums, strict=True)
+            self._quantiles(mean + self.shrink * (sample - mean)) for mean, sample in zip(means, sums, strict=True)
         )
         return honest, spoilt
 
@@ -138,41 +138,41 @@ class _Lots:
         return np.asarray(low + self.between * (high - low))
 
 
-def _draw(units: Ints, counts: Ints, length: int, times: int, generator: np.random.Generator) -> _Lots:
-    """Draw the units of stand-ins, from `length` units."""
+def _draw(units: Ints, counts: Ints, length: int, times: int, generator: np.random.Generator) -> _Sample:
+    """Sample the units of stand-ins from `length` units."""
     size = np.repeat(np.arange(len(units)), times * _DRAWS * counts)
-    together = np.minimum(units, MOST_TOGETHER)
-    present = np.arange(together.max()) < together[size][:, None]
+    units_per_party = np.minimum(units, MOST_TOGETHER)
+    present = np.arange(units_per_party.max()) < units_per_party[size][:, None]
     clean, bad = generator.integers(length, size=(2, *present.shape))
     parties, points = times * _DRAWS * counts, times * _EACH * counts
     starts = np.repeat(np.cumsum(parties) - parties, points)
     last = np.repeat(parties - 1, points)
-    at = np.concatenate([(np.arange(many) + 0.5) / many for many in points]) * last
-    below = at.astype(np.int64)
-    return _Lots(
+    position = np.concatenate([(np.arange(many) + 0.5) / many for many in points]) * last
+    below = position.astype(np.int64)
+    return _Sample(
         clean=clean,
         bad=bad,
-        shares=present / together[size][:, None],
-        wrong=(np.arange(together.max()) < ((together + 1) // 2)[size][:, None]).astype(np.float64),
+        shares=present / units_per_party[size][:, None],
+        wrong=(np.arange(units_per_party.max()) < ((units_per_party + 1) // 2)[size][:, None]).astype(np.float64),
         size=size,
-        shrink=np.sqrt(together / units)[size],
+        shrink=np.sqrt(units_per_party / units)[size],
         below=starts + below,
         above=starts + np.minimum(below + 1, last),
-        between=np.asarray(at - below, dtype=np.float64),
+        between=np.asarray(position - below, dtype=np.float64),
     )
 
 
 def _quantiles(numbers: Floats, points: int) -> Floats:
-    """Return evenly spread quantiles of each row, as `np.quantile` does, in a tenth of its time."""
+    """Return evenly spaced quantiles of each row, as `np.quantile` but ten times as fast."""
     ordered = np.sort(numbers, axis=-1)
-    at = (np.arange(points) + 0.5) / points * (ordered.shape[-1] - 1)
-    below = at.astype(np.int64)
+    position = (np.arange(points) + 0.5) / points * (ordered.shape[-1] - 1)
+    below = position.astype(np.int64)
     low, high = ordered[..., below], ordered[..., np.minimum(below + 1, ordered.shape[-1] - 1)]
-    return np.asarray(low + (at - below) * (high - low))
+    return np.asarray(low + (position - below) * (high - low))
 
 
-def _each_auc(clean: Floats, bad: Floats, law: str, scales: Floats) -> Floats:
-    """The expected AUC of each row of scores (k, points), with noise of a scale (k,) of its own."""
+def _auc_by_row(clean: Floats, bad: Floats, law: str, scales: Floats) -> Floats:
+    """The expected AUC of each row of scores (k, points), with a noise scale per row (k,)."""
     if not (scales > 0).all():
         each = zip(clean, bad, scales, strict=True)
         return np.array([expected_auc(good, wrong, law, float(scale)) for good, wrong, scale in each])
@@ -183,6 +183,6 @@ def _each_auc(clean: Floats, bad: Floats, law: str, scales: Floats) -> Floats:
 
 def make_crowd(units: Ints, seed: int) -> Crowd:
     """Return the quantiles of the parties' public numbers of units."""
-    at = (np.arange(_SIZES) + 0.5) / _SIZES
-    sizes, counts = np.unique(np.quantile(np.maximum(units, 1), at, method="inverted_cdf"), return_counts=True)
+    position = (np.arange(_SIZES) + 0.5) / _SIZES
+    sizes, counts = np.unique(np.quantile(np.maximum(units, 1), position, method="inverted_cdf"), return_counts=True)
     return Crowd(sizes.astype(np.int64), counts, seed)

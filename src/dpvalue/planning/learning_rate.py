@@ -1,7 +1,7 @@
-"""Choosing the learning rate on the public set alone, over all directions or along a line.
+"""Choose the learning rate on the public set, over all directions or along a line.
 
-Rows of the public set stand in for the parties ("stand-ins", as many rows each as the parties publicly have), and noise
-of the planned size stands in for the mechanism's. No private row is read, so nothing here costs privacy.
+Stand-ins for the parties consist of public rows, as many as the parties have, with noise of the planned size. No
+private row is read, so the choice spends nothing.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _WALK_FRACTIONS = (0.125, 0.375, 0.625, 0.875)
 
 
 class PublicTuner(PublicFacts):
-    """What the learning rate is chosen from."""
+    """Choose the learning rate over all directions, from public inputs."""
 
     def learning_rate(self, mechanism: Mechanism, own_gradients: bool, releases: int) -> float:
         """Return the rate with the best model after one pass: trained on half of the public set, scored on the other.
 
         Args:
-            mechanism: how stand-ins are clipped, and how large the noise of one release is.
-            own_gradients: whether a step uses the own release alone, or the mean of all `releases`.
+            mechanism: clipping and noise of one release.
+            own_gradients: whether a step uses one release, instead of the mean of all `releases`.
             releases: releases per party.
         """
         scores = np.zeros(len(RATES))
@@ -59,8 +59,8 @@ class PublicTuner(PublicFacts):
                 final = self._pass_with_own_gradients(contributions, generator)
             else:
                 final = self._pass_with_a_table(contributions, releases, generator)
-            other = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric=LOSS, l2=0.0)
-            score = Evaluator(other, self.model, self.engine)(final).cpu().numpy()
+            judge = replace(self.public, x=self.public.x[halves[1]], y=self.public.y[halves[1]], metric=LOSS, l2=0.0)
+            score = Evaluator(judge, self.model, self.engine)(final).cpu().numpy()
             scores += np.where(np.isfinite(score), score, -np.inf)
         return RATES[int(scores.argmax())]
 
@@ -68,19 +68,19 @@ class PublicTuner(PublicFacts):
         return Contributions(self.model, parties, mechanism.for_public_rows(), self.engine)
 
     def _stand_ins(self, generator: np.random.Generator, rows: Ints, sizes: Ints, most: int) -> PublicRows:
-        """At most so many stand-ins for parties, each of rows drawn from the given public rows."""
-        chosen = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
-        return self.public.stand_ins(generator.choice(rows, chosen.sum()), chosen, self.initial)
+        """At most `most` stand-ins for parties, of random rows from `rows`."""
+        stand_in_sizes = np.minimum(generator.choice(sizes, min(len(sizes), most), replace=False), _MOST_ROWS)
+        return self.public.stand_ins(generator.choice(rows, stand_in_sizes.sum()), stand_in_sizes, self.initial)
 
     def _noise(self, generator: np.random.Generator, count: int) -> Tensor:
-        drawn = generator.standard_normal((count, len(self.initial)))
-        return torch.from_numpy(drawn).to(self.initial)
+        normals = generator.standard_normal((count, len(self.initial)))
+        return torch.from_numpy(normals).to(self.initial)
 
     def _rates(self) -> Tensor:
         return torch.tensor(RATES, dtype=self.initial.dtype, device=self.initial.device)[:, None]
 
     def _pass_with_own_gradients(self, contributions: Contributions, generator: np.random.Generator) -> Tensor:
-        """One pass of noisy gradient steps, for all rates side by side: the models (rates, d) at its end."""
+        """The models (rates, d) after one pass of noisy gradient steps, for all rates."""
         rates, theta = self._rates(), self.initial.repeat(len(RATES), 1)
         std = float(self._release_std(contributions.mechanism))
         for number in range(contributions.n):
@@ -92,11 +92,11 @@ class PublicTuner(PublicFacts):
         return theta
 
     def _pass_with_a_table(self, contributions: Contributions, releases: int, generator: np.random.Generator) -> Tensor:
-        """The model after all parties moved it by the mean of their releases.
+        """The models (rates, d) after the steps of all parties, each by the mean of its releases.
 
-        The first release is taken at the initial model, the rest along a walk. In the mean over stand-ins: after a
-        fraction u of n parties the model has moved by u n times their mean release, and by noise of sqrt(u n) times
-        that of one party's table row.
+        The first release is at the initial model, the others are along a walk. On average over stand-ins, after a
+        fraction u of n parties the model has moved by u n times their mean release, plus noise of sqrt(u n) times that
+        of one table row.
         """
         n, rates = len(self.sizes), self._rates()
         parties = torch.arange(contributions.n, device=self.initial.device)
@@ -106,21 +106,21 @@ class PublicTuner(PublicFacts):
         mean = first.expand(len(RATES), -1)
         if releases > 1:
             sampled = parties[: max(1, len(parties) // len(_WALK_FRACTIONS))]
-            along = torch.zeros(len(RATES), len(first)).to(first)
-            together = max(1, self.engine.piece(3 * len(first), least=2048) // len(sampled))
+            mean_along = torch.zeros(len(RATES), len(first)).to(first)
+            batch_size = max(1, self.engine.piece(3 * len(first), least=2048) // len(sampled))
             for u in _WALK_FRACTIONS:
                 points = self.initial - rates * (u * n * first + u**0.5 * noise)
-                for total, few in zip(along.split(together), points.split(together), strict=True):
+                for total, batch in zip(mean_along.split(batch_size), points.split(batch_size), strict=True):
                     gradients = contributions.gradients_at(
-                        few.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(few))
+                        batch.repeat_interleave(len(sampled), dim=0), sampled.repeat(len(batch))
                     )
-                    total += gradients.unflatten(0, (len(few), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
-            mean = (first + (releases - 1) * along) / releases
-        moved: Tensor = self.initial - rates * (n * mean + noise)
-        return moved
+                    total += gradients.unflatten(0, (len(batch), len(sampled))).mean(1) / len(_WALK_FRACTIONS)
+            mean = (first + (releases - 1) * mean_along) / releases
+        final: Tensor = self.initial - rates * (n * mean + noise)
+        return final
 
     def _release_std(self, mechanism: Mechanism) -> Tensor:
-        """The noise of one release, as root mean square over the parties."""
+        """The noise standard deviation of one release, as root mean square over the parties."""
         return mechanism.noise_std(torch.from_numpy(self.units)).square().mean().sqrt()
 
 
@@ -130,13 +130,13 @@ _MOST_LINE_ROWS = 256
 
 
 def rate_on_line(
-    situation: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, mixed: float
+    situation: Situation, model: Model, initial: Tensor, basis: Basis, mechanism: Mechanism, noise_factor: float
 ) -> float:
-    """Return the rate at which all parties together move the model to where most of what the line offers is reached.
+    """Return the rate at which the steps of all parties reach 90% of the largest decrease of the public loss.
 
-    That is the nearest point with nine tenths of the best fall of the public loss. It is reached if the parties are
-    like public rows and their noise adds up to three standard deviations: a walk past the best point would turn the
-    signs of late marginals, and far out, where the loss is flat, marginals would vanish.
+    The target is the nearest such point on the line. All parties reach it if they resemble public rows and their noise
+    adds up to three standard deviations. Beyond the minimum, the marginals of late parties would change sign; far
+    beyond, where the loss is flat, marginals would vanish.
     """
     public, engine = situation.public, situation.settings.engine
     unit = _unit_of_length(model, initial, basis, public)
@@ -148,14 +148,14 @@ def rate_on_line(
             "no step along the public direction lowers the public loss: scale the features (preprocess=)"
         )
     best = float(lengths[int((falls >= 0.9 * falls.max()).nonzero()[0, 0])])
-    evenly = np.arange(0, len(public.x), -(-len(public.x) // _MOST_LINE_ROWS))
-    count = len(evenly)
-    rows = public.stand_ins(evenly, np.ones(count, dtype=np.int64), initial)
-    alone = Contributions(model, rows, replace(mechanism, unit="party"), engine)
+    row_indices = np.arange(0, len(public.x), -(-len(public.x) // _MOST_LINE_ROWS))
+    count = len(row_indices)
+    rows = public.stand_ins(row_indices, np.ones(count, dtype=np.int64), initial)
+    contributions = Contributions(model, rows, replace(mechanism, unit="party"), engine)
     everyone = torch.arange(count, device=initial.device)
-    step = float(mechanism.scale.read(alone.mean_gradients(basis.points, basis.shares, everyone)).mean())
+    step = float(mechanism.scale.read(contributions.mean_gradients(basis.points, basis.shares, everyone)).mean())
     std = (
-        mixed
+        noise_factor
         * mechanism.scale.gain
         * float(mechanism.noise_std(torch.from_numpy(situation.units)).square().mean().sqrt())
     )
@@ -164,7 +164,7 @@ def rate_on_line(
 
 
 def _unit_of_length(model: Model, initial: Tensor, basis: Basis, public: PublicSet) -> float:
-    """How far is far on this line: to the end of a path, or until public outputs have changed by about 1."""
+    """The unit of length on the line: the length of a path, or the distance that changes public outputs by about 1."""
     if len(basis.points) > 1:
         return float(basis.points.abs().max())
     step = 1e-3

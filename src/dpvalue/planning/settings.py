@@ -11,7 +11,7 @@ from typing import Any, TypedDict, TypeVar
 from dpvalue.display import changed_fields
 from dpvalue.engine.engines import Engine, Local
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import ModelFactory
+from dpvalue.models import TREES, ModelFactory
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.checkpoint import Checkpoint
 from dpvalue.privacy.clipping import RULES
@@ -23,7 +23,7 @@ from dpvalue.streams import require_seed
 
 Entry = TypeVar("Entry", bound=Callable[..., Any])
 GAMES = ["auto", "refit", "steps"]
-"""What `Settings.game` may name; `register_method` adds to it."""
+"""The values of `Settings.game`; `register_method` adds to them."""
 
 
 class SettingsKeywords(TypedDict, total=False):
@@ -60,7 +60,8 @@ class Settings:
     """How a run is made.
 
     Attributes:
-        model: "logistic", "linear", "cnn", or a callable that returns an `nn.Module`.
+        model: "logistic", "linear", "cnn", a callable that returns an `nn.Module`; or "trees": data sets are valued by
+            how many of their records fall into the leaves of public trees, by class (`docs/games.md`).
         privacy: the budget; None for no differential privacy.
         game: what is valued: "refit", what retraining on a coalition's data would give, from one release a party;
             "steps", the paper's, in which each party adds a step to a model; or "auto": "refit" for data sets as
@@ -120,8 +121,14 @@ class Settings:
                 "checkpoint must not be given without privacy or with a ledger: a ledger stores all releases itself"
             )
         require_choice("game", self.game, GAMES)
-        if self.game not in ("auto", "steps") and self._not_open:
-            raise DpvalueError(f"game={self.game!r} makes one release of its own: leave {self._not_open} unset")
+        if self.model == TREES and self.game != "auto":
+            raise DpvalueError(
+                f"game must be left open for model={TREES!r}, got {self.game!r}: trees have one of their own"
+            )
+        if self.model == TREES and self._refit_conflict:
+            raise DpvalueError(f"model={TREES!r} makes one release its own way: leave {self._refit_conflict} unset")
+        if self.game not in ("auto", "steps") and self._refit_conflict:
+            raise DpvalueError(f"game={self.game!r} makes one release of its own: leave {self._refit_conflict} unset")
         require_choice("clip_rule", self.clip_rule, ("auto", *RULES))
         require_choice("noise", self.noise, NOISE_KINDS)
         require_seed(self.seed)
@@ -150,72 +157,76 @@ class Settings:
         ledger.require_unit(self.privacy)
 
     @property
-    def _not_open(self) -> str:
-        """A setting that the refit game does not take and that was given; empty if there is none."""
+    def _refit_conflict(self) -> str:
+        """The first setting that is given and that the refit game does not accept; empty if there is none."""
         defaults = {name: getattr(Settings, name) for name in ("projection", "clip", "clip_rule", "learning_rate")}
-        given = [name for name, default in defaults.items() if getattr(self, name) != default]
-        return ([*given, "schedule"] if self.schedule is not None else [*given, ""])[0]
+        names = [name for name, default in defaults.items() if getattr(self, name) != default]
+        return ([*names, "schedule"] if self.schedule is not None else [*names, ""])[0]
 
     @property
     def may_refit(self) -> bool:
-        """Whether the refit game is not ruled out by these settings."""
-        return self.game != "steps" and not self._not_open
+        """Whether the settings allow the refit game."""
+        return self.game != "steps" and self.model != TREES and not self._refit_conflict
 
     @property
     def resolved_schedule(self) -> Schedule:
-        """When parties release; the default where no schedule was given."""
+        """The schedule, or its default if none is given."""
         return as_schedule(self.schedule, private=self.privacy is not None)
 
     @property
     def keeper(self) -> Ledger | Checkpoint | None:
-        """What keeps releases on disk, if anything does."""
+        """The ledger or checkpoint that stores releases on disk; None without one."""
         if self.ledger is not None or self.checkpoint is None:
             return self.ledger
         return Checkpoint(self.checkpoint)
 
-    def require_no_keeper(self, what: str) -> None:
-        """Raise if something that releases nothing of private rows is to be charged, or to be answered from disk."""
+    def require_no_keeper(self, entry_point: str) -> None:
+        """Raise if a ledger or a checkpoint is given to an entry point that makes many runs."""
         for name in ("ledger", "checkpoint"):
             if getattr(self, name) is not None:
-                raise DpvalueError(f"{name} must not be given to {what}: it makes many runs, on rows of its own")
+                raise DpvalueError(f"{name} must not be given to {entry_point}: it makes many runs, on rows of its own")
 
     @property
     def ledger_terms(self) -> str | None:
-        """The budget of the ledger and what it rests on, in words; None without one."""
+        """The budget and the terms of the ledger, in words; None without a ledger."""
         return None if self.ledger is None else self.ledger.terms.words
 
     @property
     def free_projection(self) -> bool:
-        """Whether the library chooses the directions: with privacy, for "replay"; the other kinds are the paper's."""
+        """Whether the library chooses the directions: with privacy and the schedule "replay" only."""
         return self.projection == "auto" and self.privacy is not None and self.resolved_schedule.kind == "replay"
 
     @property
     def is_fixed(self) -> bool:
-        """Whether the library chooses nothing about a release: all directions, and a given clipping norm."""
+        """Whether no choice of a release is open: all directions, and a given clipping norm."""
         return self.fixed_projection is None and not self.free_projection and not isinstance(self.clip, str)
 
     @property
     def fixed_projection(self) -> Projection | None:
-        """The projection that was asked for; None, all directions, also where the library chooses it."""
+        """The given projection; None for all directions, and if the library chooses it."""
         return self.projection if isinstance(self.projection, Projection) else None
 
 
-def settings_of(given: Settings | None, keywords: Mapping[str, Any], **defaults: Any) -> Settings:
-    """Return settings as an entry point takes them: a `Settings` (else its own defaults), changed by keywords."""
-    if given is not None and not isinstance(given, Settings):
-        raise DpvalueError(f"settings must be a Settings, got {given!r}")
+def settings_of(settings: Settings | None, keywords: Mapping[str, Any], **defaults: Any) -> Settings:
+    """Return the settings of an entry point: a `Settings`, or its defaults, changed by keywords."""
+    if settings is not None and not isinstance(settings, Settings):
+        raise DpvalueError(f"settings must be a Settings, got {settings!r}")
     unknown = [name for name in keywords if name not in Settings.__dataclass_fields__]
     if unknown:
         raise TypeError(f"unknown setting {unknown[0]!r}; the settings are {', '.join(Settings.__dataclass_fields__)}")
-    return replace(given or Settings(**defaults), **keywords)
+    return replace(settings or Settings(**defaults), **keywords)
 
 
-def read_given(
-    settings: Settings | None, given: EntryKeywords, **defaults: Any
+def read_keywords(
+    settings: Settings | None, keywords: EntryKeywords, **defaults: Any
 ) -> tuple[Settings, tuple[str | None, Any, Any]]:
     """Return the settings of an entry point that reads data (`settings_of`), and its target, groups and persons."""
-    fields = {name: keyword for name, keyword in given.items() if name not in ("target", "groups", "persons")}
-    return settings_of(settings, fields, **defaults), (given.get("target"), given.get("groups"), given.get("persons"))
+    fields = {name: value for name, value in keywords.items() if name not in ("target", "groups", "persons")}
+    return settings_of(settings, fields, **defaults), (
+        keywords.get("target"),
+        keywords.get("groups"),
+        keywords.get("persons"),
+    )
 
 
 def shows_settings(keywords: type[SettingsKeywords], **defaults: Any) -> Callable[[Entry], Entry]:
@@ -223,8 +234,12 @@ def shows_settings(keywords: type[SettingsKeywords], **defaults: Any) -> Callabl
 
     def show(entry: Entry) -> Entry:
         signature = inspect.signature(entry)
-        own = [given for given in signature.parameters.values() if given.kind is not inspect.Parameter.VAR_KEYWORD]
-        shown = [
+        own_parameters = [
+            parameter
+            for parameter in signature.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        keyword_parameters = [
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
@@ -233,7 +248,7 @@ def shows_settings(keywords: type[SettingsKeywords], **defaults: Any) -> Callabl
             )
             for name, annotation in keywords.__annotations__.items()
         ]
-        entry.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        entry.__signature__ = signature.replace(parameters=[*own_parameters, *keyword_parameters])  # type: ignore[attr-defined]
         return entry
 
     return show

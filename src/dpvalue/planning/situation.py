@@ -1,4 +1,4 @@
-"""What choices are made from, the ways to release that are open, and what is expected of values."""
+"""The public inputs of all choices, the open options of a release, and the expected quality of values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SIZES_SUFFICE, _ADDS_NOTHING = 0.9, 0.05
 
 @dataclass(frozen=True)
 class RehearsedMean:
-    """A mean over rehearsals and its standard error; what is said of it holds for two of them."""
+    """A mean over rehearsals with its standard error; conclusions need two standard errors."""
 
     mean: float
     error: float
@@ -34,7 +34,7 @@ class RehearsedMean:
     @classmethod
     def of(cls, numbers: Floats) -> RehearsedMean:
         """Return the mean of numbers (splits, deals), with the error among all or among splits, if that is larger."""
-        errors = (float(np.std(some, ddof=1) / some.size**0.5) for some in (numbers, numbers.mean(1)))
+        errors = (float(np.std(sample, ddof=1) / sample.size**0.5) for sample in (numbers, numbers.mean(1)))
         return cls(float(numbers.mean()), max(errors))
 
     @property
@@ -50,55 +50,55 @@ class RehearsedMean:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What values are expected to have in common with retraining.
+    """The expected agreement of values with retraining.
 
     Attributes:
-        spearman: the rank correlation of Shapley values, the mean over rehearsals.
+        spearman: rank correlation of the Shapley values with retraining, the mean over rehearsals.
         error: its standard error.
-        sizes: the rank correlation that the parties' sizes alone would have, the mean over the same rehearsals.
-        beyond: by how much values do better than sizes, rehearsal by rehearsal.
-        scaled: how many records made-up parties had for each of a real one: below 1 where public rows are too few.
+        sizes: rank correlation of the parties' sizes with retraining, the mean over the same rehearsals.
+        gain_over_sizes: difference of the two, rehearsal by rehearsal.
+        size_ratio: records of a pseudo-party per record of a real party; below 1 if public rows are too few.
         too_small: the numbers of units of the parties that are too small for the budget.
     """
 
     spearman: float
     error: float
     sizes: float
-    beyond: RehearsedMean
-    scaled: float
+    gain_over_sizes: RehearsedMean
+    size_ratio: float
     too_small: tuple[int, ...]
 
     @property
     def can_work(self) -> bool:
-        """Whether values are expected to agree with retraining, for sure: 0.5 even two standard errors below."""
+        """Whether the rank correlation is at least 0.5, even two standard errors below."""
         return RehearsedMean(self.spearman, self.error).low >= CAN_WORK and not self.cannot_work
 
     @property
     def cannot_work(self) -> bool:
-        """Whether values are not expected to say anything, for sure.
+        """Whether the values are not expected to be informative.
 
-        That is a rank correlation below 0.3 even two standard errors above, or one that is less than 0.05 above that of
-        sizes, where sizes leave something to say: theirs is below 0.9.
+        The rank correlation is below 0.3 even two standard errors above, or the values add nothing to sizes
+        (`is_no_more_than_sizes`).
         """
         return RehearsedMean(self.spearman, self.error).high < CANNOT_WORK or self.is_no_more_than_sizes
 
     @property
     def is_no_more_than_sizes(self) -> bool:
-        """Whether values are expected to say nothing that sizes do not, for sure."""
-        return self.sizes < _SIZES_SUFFICE and self.beyond.high < _ADDS_NOTHING
+        """Whether the gain over sizes is below 0.05 even two standard errors above, and that of sizes below 0.9."""
+        return self.sizes < _SIZES_SUFFICE and self.gain_over_sizes.high < _ADDS_NOTHING
 
     @property
     def is_more_than_sizes(self) -> bool:
-        """Whether values are expected to say more than sizes do, for sure."""
-        return self.beyond.low > 0
+        """Whether the gain over sizes is positive even two standard errors below."""
+        return self.gain_over_sizes.low > 0
 
 
 @dataclass(frozen=True)
 class Expectation:
-    """An expected AUC and its standard error, over the public rows that might have been drawn.
+    """An expected AUC and its standard error over public sets of the same size.
 
-    `far_off` is the AUC that is expected for labels that are three standard deviations off, beside `auc` for those of
-    another row; None where that was not tried, as it is for rows that a regression values.
+    `auc` is for wrong labels, `far_off` for labels that are three standard deviations off; None unless a regression
+    values rows.
     """
 
     auc: float
@@ -111,27 +111,26 @@ class Expectation:
         return self.auc if self.far_off is None else max(self.auc, self.far_off)
 
 
-def expect(rehearsal: Rehearsal, elsewhere: list[Option]) -> Expectation:
-    """Return the AUC to expect, from what would have been chosen on the other folds of each fold.
+def expect(rehearsal: Rehearsal, other_folds: list[Option]) -> Expectation:
+    """Return the expected AUC: on each fold, that of the choice of the other folds.
 
     Formal guarantee: reads public rows and the parties' public sizes only.
     """
     folds: list[float] = []
     variances: list[float] = []
-    for place, option in enumerate(elsewhere):
-        auc, variance = _fold(rehearsal, option, place)
+    for place, option in enumerate(other_folds):
+        auc, variance = _fold_auc(rehearsal, option, place)
         folds.append(auc)
         variances.append(variance)
-    expected = combined(folds, variances, sum(fold.distinct for fold in rehearsal.folds))
-    return replace(expected, far_off=_far_off(rehearsal, elsewhere))
+    expected = combine_folds(folds, variances, sum(fold.distinct_rows for fold in rehearsal.folds))
+    return replace(expected, far_off=_outlier_auc(rehearsal, other_folds))
 
 
-def combined(folds: list[float], variances: list[float], distinct: int) -> Expectation:
-    """Return the mean over folds with its error.
+def combine_folds(folds: list[float], variances: list[float], distinct: int) -> Expectation:
+    """Return the mean over folds with its standard error.
 
-    The error is the larger of two estimates, from the rows of each fold and from how much folds differ. To it is added
-    what one more row could change, at which the choice would do no better than chance, or would not fail: few rows that
-    all agree prove little.
+    The error is the larger of two estimates, from the rows of each fold and from the differences between folds. One
+    more row that contradicts the estimate is added to it: a few rows that agree prove little.
     """
     count = len(folds)
     auc = float(np.mean(folds))
@@ -141,7 +140,7 @@ def combined(folds: list[float], variances: list[float], distinct: int) -> Expec
     return Expectation(auc, sqrt(max(within, between) + unseen**2))
 
 
-def _fold(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, float]:
+def _fold_auc(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, float]:
     """The AUC on one fold, and its variance over the fold's rows."""
     number, way = option.places[place], option.ways[place]
     clean, planted, *_ = rehearsal.sketches(option.projection)[number]
@@ -149,37 +148,37 @@ def _fold(rehearsal: Rehearsal, option: Option, place: int) -> tuple[float, floa
     crowd, fold = rehearsal.crowd, rehearsal.folds[number]
     if crowd.units.max() > 1:
         return crowd.auc(pair, way, option.mechanism, fine=True), 0.0
-    return over_pairs(crowd.matrix(pair, way, option.mechanism), fold)
+    return mean_over_pairs(crowd.matrix(pair, way, option.mechanism), fold)
 
 
-def _far_off(rehearsal: Rehearsal, elsewhere: list[Option]) -> float | None:
-    """The AUC for labels that are far off; None if they were not tried."""
-    found = []
-    for place, option in enumerate(elsewhere):
-        clean, _, *others = rehearsal.sketches(option.projection)[option.places[place]]
-        found += [rehearsal.crowd.auc((clean, bad), option.ways[place], option.mechanism, fine=True) for bad in others]
-    return float(np.mean(found)) if found else None
+def _outlier_auc(rehearsal: Rehearsal, other_folds: list[Option]) -> float | None:
+    """The expected AUC for outliers as labels; None without such units."""
+    aucs = []
+    for place, option in enumerate(other_folds):
+        clean, _, *outliers = rehearsal.sketches(option.projection)[option.places[place]]
+        aucs += [rehearsal.crowd.auc((clean, bad), option.ways[place], option.mechanism, fine=True) for bad in outliers]
+    return float(np.mean(aucs)) if aucs else None
 
 
-def over_pairs(chances: Floats, fold: Fold) -> tuple[float, float]:
-    """Return the mean over pairs of different units, and its variance.
+def mean_over_pairs(chances: Floats, fold: Fold) -> tuple[float, float]:
+    """Return the mean over pairs of units with different rows, and its variance.
 
-    A row beside itself with another label is no pair that is met: of few rows, such pairs would be many. The variance
-    is that of the mean over rows, each of which is in pairs as a clean and as a corrupted one.
+    A row and its copy with another label form no pair: they never meet in practice, but are frequent among few rows.
+    The variance is over rows, each of which is in pairs as a clean and as a corrupted one.
     """
-    differ = fold.alike[:, None] != fold.alike[None, :]
-    if not differ.any():
+    is_pair = fold.row_labels[:, None] != fold.row_labels[None, :]
+    if not is_pair.any():
         return float(chances.mean()), 0.25
-    auc = float(chances[differ].mean())
-    off = np.where(differ, chances - auc, 0.0)
-    rows = off.sum(1) / np.maximum(differ.sum(1), 1) + off.sum(0) / np.maximum(differ.sum(0), 1)
-    groups = np.bincount(np.unique(fold.alike, return_inverse=True)[1], weights=rows)
+    auc = float(chances[is_pair].mean())
+    deviations = np.where(is_pair, chances - auc, 0.0)
+    rows = deviations.sum(1) / np.maximum(is_pair.sum(1), 1) + deviations.sum(0) / np.maximum(is_pair.sum(0), 1)
+    groups = np.bincount(np.unique(fold.row_labels, return_inverse=True)[1], weights=rows)
     return auc, float(np.square(groups).sum() / max(len(rows), 1) ** 2)
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What a choice may depend on, all of it public; `sizes` and `units` are the parties' rows and protected units."""
+    """The public inputs of a choice; `sizes` and `units` are the parties' numbers of rows and protected units (n,)."""
 
     model: Model
     initial: Tensor
@@ -199,51 +198,53 @@ class Situation:
         return int(self.sizes.max(initial=0)) > 1
 
     def averaged_units(self, unit: str) -> Ints:
-        """Return the number of units of each party whose statistics are averaged; a whole party is its records."""
+        """Return the number of averaged statistics of each party (n,); for unit "party" that of its records."""
         return self.sizes if unit == "party" else self.units
 
     def rehearsal(self) -> Rehearsal:
-        """Return the public set, ready to try ways to release on."""
+        """Return the rehearsal on the public set."""
         engine, seed = self.settings.engine, self.settings.seed
         return Rehearsal(self.model, self.initial, self.public, self.sizes, self.units, engine, seed)
 
 
-def expected_at(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
-    """Return what is expected of the best way to release at a budget."""
+def expectation_at(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> Expectation:
+    """Return the expected AUC of the best option at a budget."""
     return expect(rehearsal, prefer(options(situation, privacy, rehearsal), situation.model.size)[1])
 
 
 def options(situation: Situation, privacy: Privacy, rehearsal: Rehearsal) -> list[Option]:
-    """Return the ways to release at a budget that the settings leave open."""
+    """Return the options of a release at a budget that the settings leave open."""
     settings = situation.settings
     clip = None if isinstance(settings.clip, str) else float(settings.clip)
     rule = None if settings.clip_rule == "auto" else settings.clip_rule
     fixed = settings.fixed_projection
-    given = not settings.free_projection
-    if not given:
+    is_requested = not settings.free_projection
+    if not is_requested:
         candidates = rehearsal.candidates()
     elif fixed is None:
-        # Of all directions only what is too long is scaled: the engine walks that far faster.
+        # For all directions the rule is "flat": its walks are much faster.
         candidates, rule = [None], rule or "flat"
     else:
         candidates = [*rehearsal.lengths(fixed)]
-    possible = rehearsal.options(candidates, possible_mechanisms(settings, privacy, situation.n), clip, rule, given)
+    possible = rehearsal.options(
+        candidates, possible_mechanisms(settings, privacy, situation.n), clip, rule, is_requested
+    )
     if not possible:
-        raise no_laplace(settings, privacy)
+        raise scalar_law_error(settings, privacy)
     return possible
 
 
-def no_laplace(settings: Settings, privacy: Privacy) -> DpvalueError:
-    """Return the error for a budget that only scalar laws (Laplace) could keep, where they cannot be used."""
-    asked = "delta = 0" if privacy.delta == 0 else f"mechanism={privacy.mechanism!r}"
+def scalar_law_error(settings: Settings, privacy: Privacy) -> DpvalueError:
+    """Return the error for a budget that needs a scalar law (Laplace), where the settings exclude it."""
+    setting = "delta = 0" if privacy.delta == 0 else f"mechanism={privacy.mechanism!r}"
     return DpvalueError(
-        f"{asked} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
+        f"{setting} needs one release of one number: projection with m = 1 and schedule 'replay' with rounds = 1; "
         f"got projection {settings.projection!r} and schedule {str(settings.resolved_schedule)!r}"
     )
 
 
 def possible_mechanisms(settings: Settings, privacy: Privacy, n: int) -> list[Mechanism]:
-    """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final row."""
+    """Return the mechanisms that budget and schedule allow, with a norm of 1 and the noise of a final table row."""
     schedule, permutations = settings.resolved_schedule, settings.permutations
     possible = []
     for law in privacy.laws:

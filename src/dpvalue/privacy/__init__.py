@@ -1,4 +1,4 @@
-"""Budgets and guarantees, accounting, noise, and the mechanism through which private data leaves."""
+"""Budgets, guarantees, accounting, clipping, noise, and ledgers."""
 
 from dpvalue.privacy import accounting, clipping, laws
 from dpvalue.privacy.budget import Privacy

@@ -1,4 +1,4 @@
-r"""How much privacy a number of noisy releases costs, and how much noise a budget asks for.
+r"""Accounting: the privacy cost of noisy releases, and the noise that a budget requires.
 
 A party that releases k times, each time with Gaussian noise of s times the sensitivity, is mu-GDP with
 
@@ -9,11 +9,11 @@ which this module evaluates and inverts. The noise multiplier s is relative to t
 relation enters through the sensitivity alone (mechanism.py). Inversions end on the safe side: never less noise, never
 a smaller epsilon than the exact root.
 
-One release of one number needs no delta: Laplace noise of scale 1/eps sensitivities is eps-DP ("pure"). These are
-formulas; which law uses which, and what releases of several laws cost together, is in `dpvalue.privacy.laws`.
+One release of one number needs no delta: Laplace noise of scale 1/eps sensitivities is eps-DP ("pure"). This module
+holds the formulas; `dpvalue.privacy.laws` assigns them to laws and composes releases of several laws.
 
-`poisson_noise_multiplier` is the accounting of the paper's experiments. It assumes that nobody can tell which party
-made which release, which an untrusted server can; see `dpvalue.privacy.budget`.
+`poisson_noise_multiplier` is the accounting of the paper's experiments. It assumes that the observer does not know
+which party made a release, which an untrusted server does; see `dpvalue.privacy.budget`.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def noise_multiplier(epsilon: float, delta: float, releases: int) -> float:
 
 
 def epsilon(noise_multiplier: float, delta: float, releases: int) -> float:
-    """Return the epsilon that `releases` Gaussian releases with this noise multiplier really spend."""
+    """Return the epsilon that `releases` Gaussian releases with this noise multiplier spend, by composition."""
     require_positive("noise_multiplier", noise_multiplier)
     require_count("releases", releases)
     return epsilon_of_mu(sqrt(releases) / noise_multiplier, delta)
 
 
 def gaussian_advantage(mu: float) -> float:
-    """Return the total variation of mu-GDP releases: how much better than a coin an attacker tells neighbours apart.
+    """Return the total variation of mu-GDP releases: an attacker's advantage in distinguishing neighbours.
 
     >>> round(gaussian_advantage(mu_of_budget(1.0, 5e-5)), 2)
     0.12
@@ -85,7 +85,9 @@ def gaussian_advantage(mu: float) -> float:
 
 
 def mu_of_pure(epsilon: float) -> float:
-    """Return the mu for which whatever is epsilon-DP is mu-GDP: the two trade-offs meet where both errors are equal.
+    """Return the smallest mu for which every epsilon-DP mechanism is mu-GDP.
+
+    The trade-off curves of both meet where the two errors are equal.
 
     >>> round(mu_of_pure(1.0), 3)
     1.232
@@ -95,7 +97,7 @@ def mu_of_pure(epsilon: float) -> float:
 
 
 def laplace_advantage(epsilon: float, releases: int = 1) -> float:
-    """Return the total variation of Laplace releases that are epsilon-DP together, `releases` of the same size.
+    """Return the total variation of `releases` Laplace releases with equal noise, epsilon-DP together.
 
     >>> round(laplace_advantage(1.0), 2)
     0.39
@@ -111,8 +113,8 @@ def laplace_advantage(epsilon: float, releases: int = 1) -> float:
 def poisson_noise_multiplier(epsilon: float, delta: float, releases: int, parties: int) -> float:
     """Return the noise multiplier by the paper's accounting: sampling rate 1/n over n * releases steps.
 
-    No guarantee follows from it for an adversary who sees whose release is whose (every server does): those releases
-    spend `epsilon(noise_multiplier, delta, releases)`, which a result states beside the claim.
+    It gives no guarantee against an adversary who knows which party made a release, as every server does. Against that
+    adversary the releases spend `epsilon(noise_multiplier, delta, releases)`, which a result states beside the claim.
     """
     import dp_accounting
     from dp_accounting import pld
@@ -130,7 +132,7 @@ def poisson_noise_multiplier(epsilon: float, delta: float, releases: int, partie
         return dp_accounting.SelfComposedDpEvent(sampled, steps)
 
     # The central limit theorem of subsampled GDP, mu = sqrt(steps (e^(1/s^2) - 1)) / n, is close: a narrow bracket
-    # around it saves most of the slow evaluations. It is widened where it does not hold.
+    # around it saves most of the slow evaluations. It is widened where it misses the root.
     mu = mu_of_budget(epsilon, delta)
     guess = 1 / sqrt(log(1 + (mu * parties) ** 2 / steps))
     for spread in (1.1, 2.0, 10.0):
@@ -159,7 +161,7 @@ def _bisect(holds: Callable[[float], bool], good: float, bad: float) -> float:
 
 
 def require_delta(delta: float) -> None:
-    """Raise unless delta is one that an (epsilon, delta) with a mu can have."""
+    """Raise unless delta is between 0 and 1, ends excluded."""
     require_number("delta", delta, "between 0 and 1, ends excluded", isinstance(delta, Real) and 0 < delta < 1)
 
 

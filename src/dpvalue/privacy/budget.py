@@ -1,4 +1,4 @@
-"""What is promised (`Privacy`, before a run) and what was spent (`Guarantee`, after it), as immutable values."""
+"""The privacy budget of a run, as an immutable value. `dpvalue.privacy.guarantees` has what a run spent."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ ACCOUNTINGS = ("composition", "poisson")
 class Privacy:
     """A privacy budget for one run.
 
-    Formal guarantee: with accounting "composition", everything an observer of all releases sees is
-    (epsilon, delta)-differentially private for one `unit` under the relation `neighbours`, and so is every value made
-    from it. The observer knows which party made which release.
+    Formal guarantee: with accounting "composition", all releases together are (epsilon, delta)-differentially private
+    for one `unit` under the relation `neighbours`, and so is every value computed from them. The observer sees every
+    release and knows which party made it.
 
     Args:
-        epsilon: how much the presence of one unit may change what is seen; positive.
-        delta: the probability with which that may fail; between 0 and 1. 0 asks for pure DP, which one Laplace release
-            of one number gives.
+        epsilon: the privacy parameter epsilon; positive.
+        delta: the privacy parameter delta; at least 0 and below 1. 0 requires pure DP, which one Laplace release of one
+            number provides.
         unit: what is protected: "party" (all of a party's data), "record" (one row of it) or "person" (all rows of one
-            person, told by the ids in `Parties`).
+            person, identified by the ids in `Parties`).
         neighbours: "zero_out" (the unit's contribution replaced by zero) or "replace" (by any other contribution).
         accounting: "composition" counts every release of a party. "poisson" is the paper's accounting; it claims
-            amplification by a secret sampling that does not happen, so a result made with it states the epsilon
-            really spent beside the claim.
-        mechanism: "gaussian", "laplace", "auto" (whichever of these is expected to find more at this budget), or the
-            name of another law (`dpvalue.privacy.laws.register_law`).
-        parties_per_person: the most parties that one person's records may be in (unit "person"); their releases add up.
+            amplification by a secret sampling that does not take place, so a result states the epsilon spent by
+            composition beside the claim.
+        mechanism: "gaussian", "laplace", "auto" (the one with the higher expected AUC at this budget), or the name of
+            another law (`dpvalue.privacy.laws.register_law`).
+        parties_per_person: the largest number of parties that hold records of one person (unit "person"); the releases
+            of these parties add up.
 
     Example:
         >>> Privacy(epsilon=2.0, unit="record").terms
@@ -95,15 +96,15 @@ class Privacy:
 
     @property
     def vector_law(self) -> str | None:
-        """The first of them for many numbers and many releases; None if there is none."""
+        """The first allowed law for vectors and for many releases; None if there is none."""
         return next((name for name in self.laws if not LAWS[name].scalar), None)
 
     def noise_multiplier(self, releases: int, parties: int, law: str = "gaussian") -> float:
-        """Return noise scale / sensitivity of each of a party's `releases`; what a scale is, the law says.
+        """Return noise scale / sensitivity of each of a party's `releases`; the law defines the scale.
 
         Args:
-            releases: how many each party makes.
-            parties: how many there are; only the paper's accounting needs it.
+            releases: the number of releases of each party.
+            parties: the number of parties; only the paper's accounting uses it.
             law: "gaussian", "laplace", or another law's name.
 
         Returns:

@@ -1,7 +1,7 @@
-r"""What releases of one owner's data cost together, whatever was asked in between: a filter.
+r"""A privacy filter: the joint cost of adaptively chosen releases of one owner's data.
 
-The noise of a release may be chosen after earlier answers were seen. Two sums are kept of all charges, in the terms of
-the budget (epsilon, delta), whose mu is the largest that implies it:
+The noise of a release may depend on earlier releases. The filter keeps two sums over all charges. With mu the largest
+that implies the budget (epsilon, delta), they are
 
     pure = sum of the pure epsilons, if every charge is pure (Laplace noise); else infinite,
     mu^2 = sum of the mu^2 of Gaussian charges, and of mu(epsilon)^2 for pure ones, mu(e) = -2 Phi^-1(1 / (1 + e^e)).
@@ -29,15 +29,15 @@ _ROUNDING = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Charge:
-    """What one entry costs.
+    """The cost of one ledger entry.
 
     Attributes:
-        law: the name of a law of noise.
+        law: the name of the law of noise.
         noise_multiplier: noise scale / sensitivity.
-        releases: how many such releases the entry stands for: for unit "person" rounds times parties per person.
-        sensitivity: how far one unit moves a release, where all parties have the same; else the largest.
-        unit: what is protected.
-        neighbours: under which relation.
+        releases: the number of releases of the entry; for unit "person" rounds times parties per person.
+        sensitivity: the l2 sensitivity of a release; the largest over parties.
+        unit: the protected unit.
+        neighbours: the neighbouring relation.
     """
 
     law: str
@@ -69,21 +69,21 @@ class Charge:
         return self.noise_multiplier * factors[self.neighbours] / factors[neighbours]
 
     def times(self, count: int) -> Charge:
-        """Return what so many rounds like this one cost together."""
+        """Return the charge of `count` such rounds."""
         return replace(self, releases=count * self.releases)
 
 
 def charge_of(mechanism: Mechanism, units: Tensor, privacy: Privacy) -> Charge:
-    """Return what one round costs: the one place where a charge is computed, for local runs and for parties at home.
+    """Return the charge of one round. No other function computes charges.
 
-    For unit "person" a round counts as `parties_per_person` releases, h. In a local run a person is in up to h of the
-    releases of a round. A party at home makes one of them; the person may be in h - 1 more, of other parties, which
-    this ledger does not see. So it counts h of its own: see `Ledger` for what that promises.
+    For unit "person" a round counts as h = `parties_per_person` releases. In a local run a person is in up to h of the
+    releases of a round. A remote party makes one release; the person may be in h - 1 releases of other parties, which
+    this ledger does not see. So the ledger counts h releases of its own; see `Ledger` for the guarantee.
 
     Args:
         mechanism: clipping and noise of a release.
-        units: the public numbers of units (n,) of the parties that release.
-        privacy: the budget of the run or job, which says h.
+        units: the public numbers of units (n,) of the releasing parties.
+        privacy: the budget of the run or job, with h.
     """
     return Charge(
         law=mechanism.law,
@@ -96,7 +96,7 @@ def charge_of(mechanism: Mechanism, units: Tensor, privacy: Privacy) -> Charge:
 
 
 def spent_epsilon(charges: Sequence[Charge], budget: Privacy) -> float:
-    """Return the epsilon that charges spend together at the budget's delta, in the budget's terms."""
+    """Return the epsilon that charges spend together, at the budget's delta and for the budget's relation."""
     if not charges:
         return 0.0
     by_mu = accounting.epsilon_of_mu(_mu(charges, budget), budget.delta) if budget.delta else inf
@@ -106,8 +106,8 @@ def spent_epsilon(charges: Sequence[Charge], budget: Privacy) -> float:
 def require_room(earlier: Sequence[Charge], charge: Charge, budget: Privacy) -> None:
     """Raise unless the budget allows one more charge.
 
-    Formal guarantee: releases that this allowed, one after the other, are together (epsilon, delta)-DP as the budget
-    says, also where what was asked, and with how much noise, depends on earlier answers.
+    Formal guarantee: the releases that this function allows in sequence are together (epsilon, delta)-DP as the budget
+    says, also if queries and noise levels depend on earlier releases.
     """
     if charge.unit != budget.unit:
         raise DpvalueError(f"the ledger's budget is per {budget.unit}, and this release protects each {charge.unit}")

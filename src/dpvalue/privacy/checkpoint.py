@@ -1,8 +1,8 @@
-"""What an unfinished run has released, on disk at once: a run that died goes on from there and draws nothing again.
+"""Checkpoints: the releases of an unfinished run on disk, so that a resumed run draws no noise again.
 
-A folder with one file for each release: a line of JSON (format, request, date, digest), then the bytes. It takes the
-place of a ledger where there is none, with the same question and the same bytes, but no budget: whoever needs one keeps
-a ledger. What is in it has the noise of the run, and may be shown to whoever may see the releases.
+A checkpoint is a folder with one file per release: a line of JSON (format, request, date, digest), then the bytes. It
+has the interface of a ledger and returns the same bytes for the same request, but it has no budget. Its content has the
+noise of the run and is as public as the releases.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _HEADER = fields(format=must_be(str(FORMAT_VERSION), lambda x: x == FORMAT_VERSI
 
 
 class Checkpoint:
-    """The releases of one run in a folder, which is made when the first of them is asked for.
+    """The releases of one run in a folder; the first release creates the folder.
 
-    Formal guarantee: `release` returns bytes that are on the disk, and for one slot always the same: after a crash, and
-    in several threads or processes at once, no second noise is drawn for what may have been seen.
+    Formal guarantee: `release` returns bytes that are on disk, and for one slot always the same bytes, also after a
+    crash and in several threads or processes: noise is never drawn twice for one slot.
 
     Attributes:
-        returned: the date of each release that was there already, by its slot.
+        repeat_dates: by slot, the date of each release that was read from the folder.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -38,12 +38,12 @@ class Checkpoint:
         self.repeat_dates: dict[int, str] = {}
 
     def release(self, slot: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
-        """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
+        """Return the stored bytes of a slot, or store and return those that `make` returns.
 
         Args:
             slot: the number of the round.
-            request: a digest of everything that the release depends on but the private data and the noise.
-            charge: what it costs, which nobody counts here.
+            request: a digest of everything that the release depends on, except the private data and the noise.
+            charge: the cost; not used, since a checkpoint has no budget.
             make: makes the release, with fresh noise.
         """
         require_count("slot", slot, least=0)
@@ -53,7 +53,7 @@ class Checkpoint:
             return self._release(path, slot, request, make)
 
     def _release(self, path: Path, slot: int, request: str, make: Callable[[], bytes]) -> bytes:
-        """The same, while no other thread or process looks at the slot."""
+        """The same, under the lock of the slot."""
         if path.is_file():
             stored_request, date, content = _read(path)
             if stored_request != request:
@@ -71,14 +71,14 @@ class Checkpoint:
         return content
 
     def require_room(self, rounds: int, charge: Charge) -> None:
-        """Do nothing: there is no budget to exceed."""
+        """Do nothing: a checkpoint has no budget."""
 
     def reserve(self, rounds: int, charge: Charge) -> None:
-        """Do nothing, too."""
+        """Do nothing: a checkpoint has no budget."""
 
 
 def _read(path: Path) -> tuple[str, str, bytes]:
-    """The request, the date and the bytes of a stored release; anything else than what was written is an error."""
+    """The request, the date and the bytes of a stored release; raises for a damaged or altered file."""
     line, _, content = path.read_bytes().partition(b"\n")
     try:
         header = parse_json(line.decode("utf-8", "replace"), "its header")

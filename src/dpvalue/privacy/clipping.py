@@ -1,7 +1,7 @@
-"""Clipping rules: each bounds the length of every vector, and says the same of lengths alone.
+"""Clipping rules: each bounds the l2 norm of vectors, and gives the same rule for norms alone.
 
-Scaling to a norm of exactly C could exceed C by rounding. A little room keeps a clipped vector, and any mean of clipped
-vectors that is added up in float64, below. A rule is named by a string in arguments; `register_rule` adds one.
+Scaling to a norm of exactly C could exceed C by rounding. So vectors are scaled to slightly less than C, which keeps a
+clipped vector, and a mean of clipped vectors summed in float64, within C. `register_rule` adds a rule by name.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ROOM = {torch.float32: 2.0**-20, torch.float64: 2.0**-40}
 
 @dataclass(frozen=True)
 class ClippingRule:
-    """How vectors become at most as long as a norm.
+    """A rule that bounds the l2 norm of vectors.
 
-    Formal guarantee: what is promised of releases rests on `clip`, for float32 and float64 vectors: the norm of each
-    result, in exact arithmetic, is at most the given one. On a grid, `Grid.round` checks that once more.
+    Formal guarantee: the guarantees of releases rest on `clip`: for float32 and float64 vectors, the norm of each
+    result, in exact arithmetic, is at most the given norm. On a grid, `Grid.round` checks this again.
 
     Attributes:
-        name: as in `clip_rule=`.
-        clip: returns vectors (..., d) scaled to a norm; one with a non-finite entry becomes zero.
-        divisor: what a vector is divided by, from its length over the norm: the rule on lengths, without rounding.
-        equal_lengths: whether all but zero become as long as the norm, so that the norm is a matter of units.
+        name: the name for `clip_rule=`.
+        clip: takes vectors (..., d) and a norm; returns clipped vectors. A vector with a non-finite entry becomes zero.
+        divisor: the divisor of a vector, as a function of its length divided by the norm, without rounding.
+        equal_lengths: whether all vectors except zero get the length of the norm.
         automatic: whether clip_rule "auto" may choose it.
     """
 
@@ -58,14 +58,14 @@ def normalise_rows(vectors: Tensor, norm: float) -> Tensor:
     doubles = vectors.to(torch.float64)
     doubles = doubles / doubles.abs().amax(
         -1, keepdim=True
-    )  # or the squares of tiny entries would vanish, and the length too
+    )  # else the squares of tiny entries, and the length, would underflow
     length = torch.linalg.vector_norm(doubles, dim=-1, keepdim=True)
     scaled: Tensor = (doubles / length * clip_bound(norm, vectors.dtype)).to(vectors.dtype)
     return scaled.nan_to_num_(0.0, 0.0, 0.0)
 
 
 def clip_bound(norm: float, dtype: torch.dtype) -> float:
-    """Return the length to scale longer vectors to, so that none is longer than `norm` after rounding to `dtype`."""
+    """Return the length to which longer vectors are scaled, so that none exceeds `norm` after rounding to `dtype`."""
     return norm * (1 - _ROOM[dtype])
 
 
@@ -79,22 +79,22 @@ def divide_clipped(vectors: Tensor, excess: Tensor) -> Tensor:
 
 
 FLAT = ClippingRule("flat", clip_rows, lambda excess: np.maximum(excess, 1.0), automatic=True)
-"""Scales what is longer than the norm down to it, and leaves the rest."""
+"""Scales longer vectors down to the norm and leaves shorter ones."""
 NORMALISE = ClippingRule("normalise", normalise_rows, lambda excess: excess, equal_lengths=True, automatic=True)
-"""Scales everything to the norm but zero."""
+"""Scales every vector except zero to the norm."""
 
 RULES = {rule.name: rule for rule in (FLAT, NORMALISE)}
-"""By name; `register_rule` adds to them."""
+"""All clipping rules by name; `register_rule` adds one."""
 
 
 def register_rule(rule: ClippingRule) -> None:
-    """Make a clipping rule known by its name, to `clip_rule=`."""
+    """Register a clipping rule under its name, for `clip_rule=`."""
     if rule.name in ("auto", *RULES):
         raise DpvalueError(f"the name of a clipping rule must be new, got {rule.name!r}")
     RULES[rule.name] = rule
 
 
 def find_rule(name: str) -> ClippingRule:
-    """Return the clipping rule of a name."""
+    """Return the clipping rule with this name."""
     require_choice("clip_rule", name, RULES)
     return RULES[name]

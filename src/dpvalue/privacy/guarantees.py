@@ -1,4 +1,4 @@
-"""The privacy guarantee of a run (`Guarantee`): an immutable value to quote, save and add up."""
+"""The privacy guarantee of a run, as an immutable value that can be quoted, saved and composed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from dpvalue.stored import COUNT, FLAG, NUMBER, POSITIVE, TEXT, choice_of, field
 
 
 def check_guarantee(name: str, stored: Any) -> None:
-    """Raise unless something stored describes a guarantee."""
-    if stored != asdict(Guarantee()):  # as it is without privacy
+    """Raise unless stored values describe a guarantee."""
+    if stored != asdict(Guarantee()):  # the guarantee of a run without privacy
         _GUARANTEE(name, stored)
 
 
@@ -29,7 +29,9 @@ _GUARANTEE = fields(
     mu=optional(POSITIVE),
     claimed_epsilon=optional(POSITIVE),
     advantage=NUMBER,
-    mechanism=lambda name, value: choice_of(map(str.capitalize, LAWS))(name, value),  # of those registered by now
+    mechanism=lambda name, value: choice_of(map(str.capitalize, LAWS))(
+        name, value
+    ),  # evaluated late, for laws that are registered later
     releases=COUNT,
     parties_per_person=COUNT,
     noise=fields(multiplier=POSITIVE, clip=POSITIVE, simulation=FLAG),
@@ -39,7 +41,7 @@ _GUARANTEE = fields(
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a run: its multiplier (noise scale / sensitivity), the clipping norm, and whether it is seeded."""
+    """The noise: its multiplier (scale / sensitivity), the clipping norm, and whether it is seeded (`simulation`)."""
 
     multiplier: float | None = None
     clip: float | None = None
@@ -48,13 +50,13 @@ class Noise:
 
 @dataclass(frozen=True)
 class Account:
-    """The ledger that a run was charged to.
+    """The ledger, and the identity of the units, that a run was charged to.
 
     Attributes:
-        ledger: the budget of the ledger, as text; None without a ledger.
-        returned: the day of the first charge, if the ledger returned stored releases.
+        ledger: the budget of the ledger in words; None without a ledger.
+        returned: the day of the original charge, if the ledger returned an earlier release.
         parties: "rows" or "named parties".
-        person: the column of person ids. Runs can be added up only if parties and person are equal.
+        person: the column of ids. Guarantees can be added up only if `parties` and `person` are equal.
     """
 
     ledger: str | None = None
@@ -65,29 +67,29 @@ class Account:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """What a run spent; `str()` of it is one paragraph to quote.
+    """The privacy guarantee of a run; `str()` of it is one paragraph to quote.
 
     Attributes:
-        unit: what is protected: "party", "record" or "person".
-        neighbours: the relation, as in `Privacy`.
-        epsilon: the epsilon spent, for an observer of every release by name.
-        delta: the delta at which epsilon is stated.
-        mu: the parameter of Gaussian differential privacy; None for pure noise.
-        claimed_epsilon: the epsilon that the paper's accounting claims, where it was used.
-        advantage: the advantage of an attacker, between 0 and 1.
+        unit: the protected unit: "party", "record" or "person".
+        neighbours: the neighbouring relation, as in `Privacy`.
+        epsilon: epsilon by composition.
+        delta: delta.
+        mu: mu of Gaussian differential privacy; None for a pure law.
+        claimed_epsilon: epsilon by the paper's accounting, if the run used it.
+        advantage: the total variation between neighbours, from 0 to 1.
         mechanism: the law of the noise.
-        releases: the number of releases per party.
-        parties_per_person: the maximum number of parties that one person's records were in.
+        releases: the number of releases of each party.
+        parties_per_person: the largest number of parties that hold records of one person.
         noise: multiplier, clipping norm, and whether the noise is seeded.
-        charged: the ledger that the run was charged to.
+        charged: the ledger and the identity of the units.
 
-    `epsilon` always holds; `claimed_epsilon` is set only when the run used the paper's accounting. `mu` is None for a
-    pure law such as Laplace noise, where delta is 0. `advantage` is the total variation distance between neighbours:
-    how much better than a coin flip an attacker who sees every release distinguishes them. Without differential
-    privacy, the numbers are None.
+    `epsilon` holds against an observer who sees every release and its party. `claimed_epsilon` is set only if the run
+    used the paper's accounting. For a pure law, such as Laplace, `mu` is None and `delta` is 0. `advantage` bounds
+    how much better than chance an attacker who sees every release distinguishes neighbours. Without differential
+    privacy, numbers are None.
 
     Example:
-        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
         >>> spent.mechanism, spent.epsilon, round(spent.advantage, 2)
         ('Laplace', 1.0, 0.39)
     """
@@ -117,7 +119,7 @@ class Guarantee:
 
     @property
     def simulation(self) -> bool:
-        """Whether the noise is seeded, so that anyone who knows the seed can remove it."""
+        """Whether the noise is seeded, so that it can be removed with the seed."""
         return self.noise.simulation
 
     @property
@@ -128,8 +130,8 @@ class Guarantee:
     def epsilon_under(self, neighbours: str) -> float:
         """Return the epsilon of the same releases under another neighbouring relation.
 
-        A contribution is at most C long, so replacing it by zero moves a release by C and by another one by 2C: mu (for
-        Laplace noise epsilon) doubles from "zero_out" to "replace", and halves the other way.
+        A contribution has norm at most C. Replacing it by zero moves a release by C, replacing it by another one by 2C.
+        So mu (for Laplace noise epsilon) doubles from "zero_out" to "replace", and halves in the other direction.
 
         Args:
             neighbours: "zero_out" or "replace".
@@ -141,7 +143,7 @@ class Guarantee:
             DpvalueError: an unknown relation, or a run without differential privacy.
 
         Example:
-            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.under("replace")
+            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.under("replace")
             2.0
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
@@ -164,7 +166,7 @@ class Guarantee:
             DpvalueError: an unknown relation.
 
         Example:
-            >>> round(dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent.advantage_under("replace"), 2)
+            >>> round(dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.advantage_under("replace"), 2)
             0.63
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
@@ -173,7 +175,7 @@ class Guarantee:
         return find_law(self.law).advantage(self._loss(neighbours), self.releases * self.parties_per_person)
 
     def _loss(self, neighbours: str) -> float:
-        """Mu, or the epsilon of a pure law, times how much farther a unit moves a release under this relation."""
+        """Mu, or the epsilon of a pure law, scaled to the sensitivity under this relation."""
         factors = {"zero_out": 1.0, "replace": 2.0}
         loss = self.epsilon if self.mu is None else self.mu
         assert loss is not None
@@ -239,7 +241,7 @@ def guarantee(
     law: str = "gaussian",
     ledger: str | None = None,
 ) -> Guarantee:
-    """Return what `releases` releases per party with this law of noise and noise multiplier spent."""
+    """Return the guarantee of `releases` releases per party with this law and noise multiplier."""
     if privacy is None:
         return Guarantee()
     noise, observed = find_law(law), releases * privacy.parties_per_person
@@ -265,12 +267,12 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
     """Return the epsilon that several runs on the same data spend together at this delta.
 
     Formal guarantee: all releases of these runs together are (epsilon, delta)-DP for the unit and the neighbouring
-    relation that they share, for noise levels that were fixed in advance; runs of different laws may mix. That named
-    parties are the same in all of them is the caller's to know. Simulations are refused: they have no guarantee.
+    relation that they share, if the noise levels were fixed in advance. Runs may use different laws. The caller must
+    know that named parties are the same in all runs. Simulations raise, because they have no guarantee.
 
     Args:
-        guarantees: what each run spent.
-        delta: at which epsilon is stated.
+        guarantees: the guarantee of each run.
+        delta: the delta of the total.
 
     Returns:
         epsilon of all runs together.
@@ -279,7 +281,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
         DpvalueError: guarantees without privacy, of simulations, or for different units, relations or parties.
 
     Example:
-        >>> spent = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).spent
+        >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
         >>> round(total_epsilon([spent, spent], delta=0.0), 6)
         2.0
     """
@@ -310,7 +312,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
 
 
 def warn_of_large_delta(guarantee: Guarantee, units: int) -> None:
-    """Warn when units * delta > 0.1: such a delta allows a mechanism to publish a unit's data."""
+    """Warn if units * delta > 0.1: such a delta allows a mechanism that publishes the data of one unit."""
     delta = guarantee.delta or 0.0
     if units * delta > 0.1:
         warnings.warn(

@@ -1,13 +1,12 @@
-"""Whom a ledger protects, from its creation on, and whether a run is on their data.
+"""Terms of a ledger: whose data it protects, and the check that a run is on that data.
 
-A ledger takes runs of its own unit alone. One per person holds rows of any number: rows or parties that are charged on
-their own would promise a person nothing. One per record binds nothing of a run but its records, and so proves nothing
-of parties or persons, whose ids may change with a record. What a run of another unit would cost is never guessed.
+A ledger accepts only runs with its own unit, because the cost of another unit is unknown: charges per row or per party
+give no bound per person, and a charge per record gives no bound per party or person.
 
-A ledger per party is bound to the names of its parties, or to the public column that names them; one per person to the
-column of ids and to the number of parties that a person may be in. The same rows under other names would be other
-parties, or other people, and what is released of them would be charged as if to strangers. No digest of ids or rows
-enters anything: that a name stands for the same rows in all runs is the holder's promise.
+A ledger per party is bound to the names of its parties, or to the public column that names them. A ledger per person is
+bound to the column of ids and to the number of parties per person. The same rows under other names would be charged as
+other units. The ledger stores no digest of ids or rows: the holder guarantees that a name means the same rows in all
+runs.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ ROWS = "rows"
 
 @dataclass(frozen=True)
 class Terms:
-    """What a ledger is for, from its creation on.
+    """The terms of a ledger, fixed at its creation.
 
     Attributes:
-        name: its holder.
-        budget: what may be spent in all.
-        parties: for unit "party" whom it protects: the names of the parties, or "rows" where every row is one; None
-            where `party_column` alone tells them.
+        name: the name of its holder.
+        budget: the total budget.
+        parties: for unit "party" the names of the protected parties, or "rows" if every row is a party; None if
+            `party_column` alone defines them.
         party_column: for unit "party" the public column that names the party of each row; None: the holder names them.
-        person: for unit "person" the column of the ids.
-        salt: where the chain of digests starts, so that nothing can be looked up in it.
+        person: for unit "person" the column of ids.
+        salt: random start of the chain of digests, so that digests cannot be looked up.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Terms:
 
     @property
     def words(self) -> str:
-        """The budget as text, with its assumption."""
+        """The budget in words, with its assumption."""
         if self.party_column is not None:
             return f"{self.budget.terms}, parties of the column {self.party_column!r}"
         if isinstance(self.parties, tuple):
@@ -82,7 +81,7 @@ def new_terms(
     party_column: str | None,
     person: str | None,
 ) -> Terms:
-    """Return the terms of a new ledger (`Ledger.create`), with a salt of its own."""
+    """Return the terms of a new ledger (`Ledger.create`), with a random salt."""
     if parties is None and budget.unit == "party" and party_column is None:
         parties = ROWS
     names = parties if parties is None or isinstance(parties, str) else tuple(dict.fromkeys(map(str, parties)))
@@ -96,10 +95,10 @@ class Holding:
     """Whose data a run releases.
 
     Attributes:
-        parties: their names, or "rows".
+        parties: the names of the parties, or "rows".
         person: the column of persons' ids, if it has a name.
-        party_column: the public column that names the party of each row; None where no column does.
-        holder: the name of a party that answers at home; None for a run with all parties in one process.
+        party_column: the public column that names the party of each row; None if no column does.
+        holder: the name of a remote party; None for a run with all parties in one process.
     """
 
     parties: tuple[str, ...] | str
@@ -109,7 +108,7 @@ class Holding:
 
 
 def require_unit(terms: Terms, privacy: Privacy) -> None:
-    """Raise unless a run protects the unit of a ledger, a person in as many parties."""
+    """Raise unless a run has the unit and the parties per person of a ledger."""
     own = terms.budget
     if privacy.unit != own.unit:
         ids = "" if terms.person is None else f" --person {terms.person}"
@@ -126,7 +125,7 @@ def require_unit(terms: Terms, privacy: Privacy) -> None:
 
 
 def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding: Holding, privacy: Privacy) -> None:
-    """Raise unless a run is on data of those whom a ledger with these terms, and by now these parties, protects."""
+    """Raise unless a run is on data that a ledger with these terms and current parties protects."""
     require_unit(terms, privacy)
     unit, name = terms.budget.unit, terms.name
     if unit == "party":
@@ -141,7 +140,7 @@ def require_holding(terms: Terms, parties: tuple[str, ...] | str | None, holding
 
 
 def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holding: Holding) -> None:
-    """Raise unless the parties of a run are among those of a ledger per party."""
+    """Raise unless all parties of a run are parties of the ledger."""
     name, column = terms.name, holding.party_column
     if terms.party_column not in (None, column):
         here = "rows as parties" if holding.parties == ROWS else "no party column"
@@ -172,7 +171,7 @@ def _require_parties(terms: Terms, parties: tuple[str, ...] | str | None, holdin
 
 
 def require_new(parties: tuple[str, ...] | str | None, added: tuple[str, ...]) -> None:
-    """Raise unless names can be added to the parties of a ledger."""
+    """Raise unless these names can be added to the parties of a ledger."""
     if parties is None or isinstance(parties, str):
         raise DpvalueError("parties can be added only to a ledger of named parties")
     present = [name for name in added if name in parties]

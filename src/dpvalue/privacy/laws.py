@@ -1,8 +1,8 @@
-r"""Laws of noise: each owns its scale, its samplers, what it costs, and what can be told from it.
+r"""Laws of noise: each defines its scale, samplers, privacy loss and likelihood.
 
-A *scale* is what the noise is multiplied by: a standard deviation, for Laplace noise its b; the noise multiplier is
-scale / sensitivity. The *loss* of releases is the one number that they cost together: the mu of GDP, or, for a law that
-is pure, epsilon. A law is named by a string in arguments, files and ledgers; `register_law` adds one.
+The *scale* is the standard deviation for Gaussian noise and b for Laplace noise. The noise multiplier is scale /
+sensitivity. The *loss* of releases is their joint privacy parameter: mu of GDP, or epsilon for a pure law. Arguments,
+files and ledgers name a law by a string; `register_law` adds a law.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from dpvalue.privacy import accounting
 from dpvalue.privacy.samplers import Bits, discrete_gaussian, discrete_laplace
 
 Releases = Sequence[tuple[str, float, int]]
-"""The law, the noise multiplier and the number of releases, of each kind."""
+"""Triples (law, noise multiplier, number of releases)."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How noise of a law is drawn.
+    """The samplers of a law.
 
     Attributes:
         std: the standard deviation of noise of scale 1.
-        fill: fills a tensor with noise of scale 1, by a torch generator: for simulations.
-        numbers: returns noise of scale 1 and some shape, by a NumPy generator: to see what noise does to values.
-        discrete: returns whole numbers of scale 2^bits, drawn exactly from uniform words: takes the words, the bits and
-            how many.
+        fill: fills a tensor with noise of scale 1 from a torch generator; for simulations.
+        numbers: returns an array of noise of scale 1 from a NumPy generator; for the error of values.
+        discrete: takes a source of uniform words, bits and a count; returns whole numbers of scale 2^bits, sampled
+            exactly.
     """
 
     std: float
@@ -46,22 +46,23 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Law:
-    """A law of noise, symmetric around zero, added to each number of a release on its own.
+    """A law of noise, symmetric around zero and independent for each number of a release.
 
-    Formal guarantee: what is promised of releases with this noise rests on `loss`, and on `sampling.discrete` having
-    the law that `loss` is computed for.
+    Formal guarantee: the guarantees of releases with this noise rest on `loss`, and on `sampling.discrete` following
+    the law that `loss` assumes.
 
     Attributes:
-        name: as in `Privacy(mechanism=)`, in lower case.
-        sampling: how its noise is drawn.
-        loss: of releases together, from their noise multiplier and number.
-        noise_multiplier: of each of so many releases that are (epsilon, delta)-DP together.
-        advantage: the total variation between neighbours, from the loss and the number of releases.
-        loss_distribution: of one release, made with dp-accounting's module of them from the noise multiplier.
-        wins: P(shift + L > L') for independent L and L' of two scales: how often noise leaves an order as it is.
-        log_ratio: log p(seen | here) - log p(seen | there), number by number, from these three and the scale.
-        pure: whether the loss is an epsilon, at delta = 0; else it is a mu.
-        scalar: whether it protects one release of one number only.
+        name: the name in `Privacy(mechanism=)`, in lower case.
+        sampling: the samplers.
+        loss: takes a noise multiplier and a number of releases; returns their joint loss.
+        noise_multiplier: takes epsilon, delta and a number of releases; returns the noise multiplier of each release.
+        advantage: takes the loss and the number of releases; returns the total variation between neighbours.
+        loss_distribution: takes dp-accounting's module of loss distributions and a noise multiplier; returns the
+            distribution of one release.
+        wins: takes a shift and two scales; returns P(shift + L > L') for independent noise L and L' of these scales.
+        log_ratio: takes a release x, means a and b, and a scale; returns log p(x | a) - log p(x | b), number by number.
+        pure: whether the loss is epsilon, at delta = 0; else it is mu.
+        scalar: whether it protects only one release of one number.
         automatic: whether mechanism "auto" may choose it.
     """
 
@@ -104,10 +105,10 @@ GAUSSIAN = Law(
     advantage=lambda mu, releases: accounting.gaussian_advantage(mu),
     loss_distribution=lambda pld, multiplier: pld.from_gaussian_mechanism(multiplier),
     wins=_gaussian_wins,
-    log_ratio=lambda seen, here, there, scale: (seen - (here + there) / 2) * (here - there) / scale**2,
+    log_ratio=lambda x, a, b, scale: (x - (a + b) / 2) * (a - b) / scale**2,
     automatic=True,
 )
-"""k releases with noise of s sensitivities are mu-GDP with mu = sqrt(k) / s, for vectors of any length."""
+"""k releases with noise multiplier s are mu-GDP with mu = sqrt(k) / s, for vectors of any size."""
 
 
 def _exponential_difference(out: Tensor, generator: torch.Generator) -> Tensor:
@@ -117,7 +118,7 @@ def _exponential_difference(out: Tensor, generator: torch.Generator) -> Tensor:
 def _laplace_wins(shift: Floats, first: Floats, second: Floats) -> Floats:
     """One minus P(L - L' > |shift|) = (a^2 e^(-t/a) - b^2 e^(-t/b)) / (2 (a^2 - b^2)), for scales a and b.
 
-    Where these are as good as equal that is 0 / 0, and the formula of equal scales is used: e^(-t) (2 + t) / 4.
+    For nearly equal scales this is 0 / 0, and the formula for equal scales is used: e^(-t) (2 + t) / 4.
     """
     far, middle = np.abs(shift), np.sqrt(first * second)
     tail = np.exp(-far / middle) * (2 + far / middle) / 4
@@ -142,21 +143,21 @@ LAPLACE = Law(
     advantage=accounting.laplace_advantage,
     loss_distribution=lambda pld, multiplier: pld.from_laplace_mechanism(multiplier),
     wins=_laplace_wins,
-    log_ratio=lambda seen, here, there, scale: ((seen - there).abs() - (seen - here).abs()) / scale,
+    log_ratio=lambda x, a, b, scale: ((x - b).abs() - (x - a).abs()) / scale,
     pure=True,
     scalar=True,
     automatic=True,
 )
-"""One release of one number, with b of s sensitivities, is epsilon-DP with epsilon = 1 / s."""
+"""One release of one number with noise multiplier s is epsilon-DP with epsilon = 1 / s."""
 
 LAWS = {law.name: law for law in (GAUSSIAN, LAPLACE)}
-"""By name; `register_law` adds to them."""
+"""All laws by name; `register_law` adds one."""
 
 
 def register_law(law: Law) -> None:
-    """Make a law known by its name: to `Privacy(mechanism=)`, and to files and ledgers that name it.
+    """Register a law under its name, for `Privacy(mechanism=)`, files and ledgers.
 
-    Whoever reads such a file or ledger must have registered it too; without, both are refused.
+    A file or ledger that names the law can be read only where the law is registered.
     """
     if not (law.name.isidentifier() and law.name.islower()) or law.name in ("auto", *LAWS):
         raise DpvalueError(f"the name of a law must be a new lower-case word, got {law.name!r}")
@@ -164,31 +165,31 @@ def register_law(law: Law) -> None:
 
 
 def find_law(name: str) -> Law:
-    """Return the law of a name."""
+    """Return the law with this name."""
     require_choice("law", name, LAWS)
     return LAWS[name]
 
 
 def pure_loss(releases: Releases) -> float:
-    """Return the epsilon, at delta = 0, that releases of the same unit's data have together; infinite if not pure."""
+    """Return the joint epsilon of releases of one unit's data at delta = 0; infinite unless all laws are pure."""
     losses = (LAWS[law].loss(multiplier, count) if LAWS[law].pure else inf for law, multiplier, count in releases)
     return sum(losses, 0.0)
 
 
 def mu_loss(releases: Releases) -> float:
-    """Return a mu for which releases of the same unit's data are mu-GDP together."""
+    """Return a mu for which releases of one unit's data are jointly mu-GDP."""
     return sqrt(sum(count * LAWS[law].mu(multiplier) ** 2 for law, multiplier, count in releases))
 
 
 def total_epsilon(releases: Releases, delta: float) -> float:
-    """Return the epsilon that releases of the same unit's data spend together at this delta.
+    """Return the joint epsilon of releases of one unit's data at this delta.
 
     Formal guarantee: any adaptive sequence of these releases is (epsilon, delta)-DP; the numerical composition of
     dp-accounting errs on the safe side. Pure laws alone, with delta = 0, add up their epsilons.
 
     Args:
-        releases: (law, noise scale / sensitivity, how many).
-        delta: 0 only for pure laws alone.
+        releases: triples (law, noise scale / sensitivity, number of releases).
+        delta: delta; 0 only if all laws are pure.
 
     >>> round(total_epsilon([("laplace", 1.0, 1), ("laplace", 2.0, 1)], 0.0), 3)
     1.5

@@ -1,18 +1,18 @@
-"""What was ever released of one owner's data, on the owner's disk, and what is left of the budget.
+"""The privacy ledger: all releases of one owner's data and their charges, stored on the owner's disk.
 
-A release and its charge are written in one transaction, synced to disk before the caller gets the bytes. So the ledger
-never counts less than what left; a crash before that loses a release that nobody has seen. The same request again gets
-the same bytes back, never a fresh draw of noise; a different request in the same slot is refused, and so is whatever
-would exceed the budget.
+A release and its charge are written in one transaction and synced to disk before the caller gets the bytes. So the
+ledger never counts less than what was released. A crash before the sync loses a release that no one has seen. The same
+request gets the same bytes again, without fresh noise. A different request in the same slot, and a release beyond the
+budget, are refused.
 
-What releases cost together is decided by the filter of `dpvalue.privacy.charges`, which is sound for requests and noise
-levels that depend on earlier answers. A budget is for one unit and one neighbouring relation. A release under the other
-relation is charged at what it costs in the budget's terms; one for another unit is refused (`dpvalue.privacy.holders`).
+The filter of `dpvalue.privacy.charges` composes charges; it is sound for requests and noise levels that depend on
+earlier releases. A budget is for one unit and one neighbouring relation. A release under the other relation is charged
+its cost under the budget's relation. A release for another unit is refused (`dpvalue.privacy.holders`).
 
-It fails closed: opening it checks the schema and every digest (`dpvalue.privacy.ledger_file`). A missing, empty or
-altered file is an error, and only `create` starts a budget. Only a head file on another disk detects a rollback to an
-older copy, the removal of the last entries, or a new chain. A rollback of both files is not detected, and neither is a
-second ledger for the same data.
+A ledger fails closed: opening it checks the schema and every digest (`dpvalue.privacy.ledger_file`). A missing, empty
+or altered file is an error, and only `create` starts a budget. Rollback to an old copy, truncation and a recomputed
+chain are detected only by a head file on another disk. Rollback of both files, and a second ledger for the same data,
+are not detected.
 """
 
 from __future__ import annotations
@@ -45,30 +45,28 @@ from dpvalue.privacy.ledger_file import (
 
 
 class Ledger:
-    """The ledger of one owner: a SQLite file, safe for several processes at once; made by `Ledger.create`.
+    """The ledger of one owner: a SQLite file, safe for several processes; `Ledger.create` makes it.
 
-    Formal guarantee: all bytes ever returned by `release` are together (epsilon, delta)-DP as its budget says, for
-    requests and noise levels that may depend on earlier ones, if each was made with the noise of its charge and from
-    the data of those whom the ledger protects. It takes runs of its own unit alone. Who the units are rests on
+    Formal guarantee: all bytes that `release` ever returned are together (epsilon, delta)-DP as the budget says, also
+    if requests and noise levels depend on earlier releases, provided that each release has the noise of its charge and
+    reads only data that the ledger protects. The ledger accepts only runs with its own unit. It assumes
 
     - unit "record": nothing more. A row is in one party of a run, and each run is charged.
-    - unit "person": that the ids in the ledger's column tell the same persons in all runs. A person in more than
+    - unit "person": that the ids in the ledger's column identify the same persons in all runs. A person in more than
       `parties_per_person` parties of a run counts in the first of them by name.
     - unit "party", rows as parties: nothing more.
-    - unit "party", named parties: that a name stands for the same rows in all runs. That is the holder's promise: the
-      same rows that are dealt to the same names in another way are not noticed. With a `party_column` that promise is
-      about the column, which names the party in each row: parties by anything else are refused.
+    - unit "party", named parties: that a name stands for the same rows in all runs. The holder guarantees this; other
+      rows under the same name are not detected. With a `party_column`, the assumption is about that column, and parties
+      by anything else are refused.
 
-    A party at home has a ledger of its own, which bears its name (or, per party, has it among its parties). Per person
-    in at most h parties, each of its releases counts h times. So h parties whose ledgers have the same budget keep it
-    together, for a person who is in all of them. No party sees another's ids: that no person is in more than h of them
-    is what the parties promise each other.
+    A remote party has its own ledger, which has its name (or, per party, lists it). With persons in at most h parties,
+    each of its releases counts h times. So h parties with ledgers of the same budget keep it jointly, for a person in
+    all of them. No party sees the ids of another: the parties guarantee each other that no person is in more than h.
 
     Args:
         path: the file.
-        purpose: names the slots of what is released through this object; another purpose has slots of its own, under
-            the same budget.
-        head: a file, best on another disk, that keeps the head of the chain: an old copy of the ledger is noticed.
+        purpose: the name of the slots of this object's releases; each purpose has its own slots under the one budget.
+        head: a file that stores the head of the chain, to detect rollback; best on another disk.
 
     Example:
         >>> ledger = Ledger.create("north.ledger", Privacy(epsilon=1.0, unit="record"), name="north")
@@ -104,19 +102,19 @@ class Ledger:
         purpose: str = "value",
         head: str | Path | None = None,
     ) -> Ledger:
-        """Start a ledger; the only way to. Raises if there is a file already.
+        """Create a ledger file; raise if the file exists.
 
         Args:
-            path: the file to make, readable by its owner alone.
-            budget: the whole budget, for one unit and relation; it cannot be changed later.
-            name: of the holder; at home a party answers by this name.
-            parties: for unit "party", whom it protects: their names (`add_parties` adds some), or "rows", the default
-                without a `party_column`.
-            party_column: for unit "party", the public column that names the party of each row; runs whose parties are
-                told by anything else are refused.
+            path: the file to create, readable by its owner only.
+            budget: the total budget, for one unit and relation; it cannot be changed later.
+            name: the name of the holder; a remote party answers under this name.
+            parties: for unit "party", the names of the protected parties (`add_parties` adds more), or "rows", the
+                default without a `party_column`.
+            party_column: for unit "party", the public column that names the party of each row; runs with parties by
+                anything else are refused.
             person: for unit "person", the name of the column of ids.
             purpose: as in `Ledger`.
-            head: a file to keep the head of the chain in; it must not exist either.
+            head: a file for the head of the chain; it must not exist.
 
         Returns:
             the ledger, open.
@@ -138,20 +136,20 @@ class Ledger:
         return f"Ledger({str(self.path)!r}, purpose={self.purpose!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Name the file: what is pickled or copied opens the ledger anew, with all checks."""
+        """Pickle the path only: a copy opens the ledger again, with all checks."""
         return Ledger, (self.path, self.purpose, self._head_file)
 
     def with_purpose(self, purpose: str) -> Ledger:
-        """Return the same ledger with slots of another name, under the same budget.
+        """Return the same ledger with the slots of another purpose, under the same budget.
 
         Args:
-            purpose: the other name.
+            purpose: the name of the slots.
 
         Returns:
-            the same file, under another purpose.
+            the ledger of the same file, with this purpose.
 
         Raises:
-            DpvalueError: a purpose that cannot be printed, or a ledger that was altered.
+            DpvalueError: a purpose that cannot be printed, or an altered ledger.
 
         Example:
             >>> ledger = Ledger.create("two.ledger", Privacy(epsilon=1.0), name="north")
@@ -162,36 +160,36 @@ class Ledger:
 
     @property
     def terms(self) -> Terms:
-        """What the ledger is for."""
+        """The terms, fixed at creation."""
         assert self._terms is not None
         return self._terms
 
     @property
     def budget(self) -> Privacy:
-        """What may be spent in all."""
+        """The total budget."""
         return self.terms.budget
 
     def require_unit(self, privacy: Privacy) -> None:
-        """Raise unless a run protects the ledger's unit, a person in as many parties."""
+        """Raise unless a run has the ledger's unit and parties per person."""
         require_unit(self.terms, privacy)
 
     def require_holding(self, holding: Holding, privacy: Privacy) -> None:
-        """Raise unless a run is on data of those whom the ledger protects; for public reasons only."""
+        """Raise unless a run is on data that the ledger protects; the check uses public values only."""
         require_holding(self.terms, self.parties, holding, privacy)
 
     @property
     def parties(self) -> tuple[str, ...] | str | None:
-        """Whom a ledger per party protects, with those that were added; None where a column alone tells them."""
+        """The protected parties of a ledger per party, with added ones; None if a column defines them."""
         return ledger_entries.parties_of(self.terms, self.entries())
 
     def add_parties(self, names: Sequence[str | int]) -> None:
-        """Add parties, who must hold data of nobody that is there; written into the chain, and free.
+        """Add parties whose data is disjoint from the present parties' data; adding costs no budget.
 
         Args:
-            names: of the new parties.
+            names: the names of the new parties.
 
         Raises:
-            DpvalueError: a ledger that is not for named parties, or a name that is there.
+            DpvalueError: a ledger that is not for named parties, or a name that exists.
 
         Example:
             >>> ledger = Ledger.create("more.ledger", Privacy(epsilon=1.0), name="holder", parties=["north"])
@@ -207,16 +205,16 @@ class Ledger:
         self._write_head()
 
     def release(self, round_: int, request: str, charge: Charge, make: Callable[[], bytes]) -> bytes:
-        """Return the bytes of a slot: those stored for the same request, or else those that `make` makes now.
+        """Return the stored bytes of a slot, or charge, store and return those that `make` returns.
 
         Args:
-            round_: the slot, with the ledger's purpose.
-            request: a digest of everything that the release depends on but the private data and the noise.
-            charge: what it costs.
+            round_: the round, which with the ledger's purpose names the slot.
+            request: a digest of everything that the release depends on, except the private data and the noise.
+            charge: the cost.
             make: makes the release, with fresh noise; called at most once, and only if the budget allows it.
 
-        What is returned again, and when it was charged, is in `returned` by round: other rows of the same size would
-        get the same bytes.
+        For a stored release, `repeat_dates[round_]` is the day of its charge. Other rows of the same size would get the
+        same bytes.
         """
         require_count("round", round_, least=0)
         with self._open() as file:
@@ -237,16 +235,16 @@ class Ledger:
         return content  # after the commit: the disk has it
 
     def require_room(self, rounds: int, charge: Charge) -> None:
-        """Raise if those of the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
+        """Raise if the rounds 0, ..., rounds - 1 that are not stored yet would exceed the budget."""
         entries = self.entries()
         missing = ledger_entries.missing_rounds(entries, self.purpose, rounds)
         if missing:
             require_room(ledger_entries.charges(entries), charge.times(missing), self.budget)
 
     def reserve(self, rounds: int, charge: Charge) -> None:
-        """Charge all rounds of this purpose at once, before the first: other questions cannot use up their room.
+        """Charge all rounds of this purpose before the first, so that other purposes cannot use their budget.
 
-        The same again changes nothing; what is reserved is never given back. One round needs no reserve.
+        Repeating it changes nothing. A reservation is final. A single round needs no reservation.
         """
         if rounds == 1:
             return
@@ -265,11 +263,11 @@ class Ledger:
             return None if entry is None else (file.content(entry), entry.digest)
 
     def require_same(self, round_: int, request: str) -> None:
-        """Raise if a round of this purpose was asked for by another request."""
+        """Raise if the ledger has another request for a round of this purpose."""
         ledger_entries.require_same(self.entries(), self.purpose, round_, request)
 
     def require_entry(self, digest: str) -> None:
-        """Raise unless an entry with this digest is in the chain: else the ledger was rolled back to an older copy."""
+        """Raise unless an entry with this digest is in the chain; its absence means rollback to an old copy."""
         ledger_entries.require_entry(self.entries(), digest, self.path)
 
     @property
@@ -294,7 +292,7 @@ class Ledger:
             return list(file.entries)
 
     def head(self) -> str:
-        """Return the head of the chain, to be kept elsewhere: the number of entries and the last digest.
+        """Return the head of the chain: the number of entries and the last digest.
 
         Returns:
             a text such as 3:0f...
@@ -310,10 +308,10 @@ class Ledger:
             return head_of(file)
 
     def verify(self, head: str | None = None) -> int:
-        """Check every digest, and that a head kept elsewhere is in the chain; return the number of entries.
+        """Check every digest, and that an earlier head is in the chain; return the number of entries.
 
         Args:
-            head: what `head` returned before; None checks the digests alone.
+            head: an earlier result of `head`; None checks only the digests.
 
         Returns:
             the number of entries.
@@ -333,14 +331,14 @@ class Ledger:
 
     @contextmanager
     def _open(self) -> Iterator[LedgerFile]:
-        """The file, checked, with the only right to write until it is left; the kept head is in it."""
+        """Open the file with an exclusive lock and check it, and that it continues the stored head."""
         with open_file(self.path, self._terms) as file:
             if self._head_file is not None:
                 require_head(file, read_head(self._head_file))
             yield file
 
     def _write_head(self) -> None:
-        """Write the head file, while nobody else writes the ledger: a later head is never replaced by an earlier."""
+        """Write the head file under the ledger's lock, so that a head is never replaced by an earlier one."""
         if self._head_file is not None:
             with self._open() as file:
                 write_head(self._head_file, head_of(file))

@@ -1,4 +1,4 @@
-"""What the entries of a ledger say: of one purpose, of the parties that were added, and what all of them cost."""
+"""Queries on the entries of a ledger: their charges, the added parties, and the rounds of one purpose."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpvalue.privacy.ledger_file import ADDED, RELEASE, RESERVED, Entry
 
 
 def charges(entries: Sequence[Entry]) -> list[Charge]:
-    """Return what entries cost: those that reserve, and releases that nothing was reserved for."""
+    """Return the charges of entries: of reservations, and of releases without a reservation."""
     reserved = {entry.purpose for entry in entries if entry.kind == RESERVED}
     return [
         entry.charge
@@ -22,7 +22,7 @@ def charges(entries: Sequence[Entry]) -> list[Charge]:
 
 
 def parties_of(terms: Terms, entries: Sequence[Entry]) -> tuple[str, ...] | str | None:
-    """Return whom a ledger per party protects, with those that were added; None where a column alone tells them."""
+    """Return the protected parties of a ledger per party, with added ones; None if a column defines them."""
     if terms.parties is None or isinstance(terms.parties, str):
         return terms.parties
     return terms.parties + tuple(name for entry in entries for name in entry.names)
@@ -35,7 +35,7 @@ def find_release(entries: Sequence[Entry], purpose: str, round_: int) -> Entry |
 
 
 def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Charge) -> bool:
-    """Return whether a round was charged for before; raise for one beyond, or at another cost."""
+    """Return whether a round is reserved; raise for a round beyond the reservation or with another charge."""
     for entry in entries:
         if (entry.kind, entry.purpose) == (RESERVED, purpose):
             if round_ >= entry.round or entry.charge != charge.times(entry.round):
@@ -45,7 +45,7 @@ def is_reserved(entries: Sequence[Entry], purpose: str, round_: int, charge: Cha
 
 
 def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, charge: Charge) -> bool:
-    """Return whether so many rounds of a purpose were charged for before; raise if it was used in another way."""
+    """Return whether these rounds of a purpose are reserved; raise if the purpose has other entries."""
     existing = [entry for entry in entries if entry.purpose == purpose and entry.kind != ADDED]
     if existing and (existing[0].kind, existing[0].round, existing[0].charge) != (RESERVED, rounds, charge):
         raise DpvalueError(f"the rounds of {purpose!r} were already requested with other settings")
@@ -53,7 +53,7 @@ def are_reserved(entries: Sequence[Entry], purpose: str, rounds: int, charge: Ch
 
 
 def missing_rounds(entries: Sequence[Entry], purpose: str, rounds: int) -> int:
-    """Return how many of the rounds 0, ..., rounds - 1 of a purpose are still to be charged."""
+    """Return how many of the rounds 0, ..., rounds - 1 of a purpose are not charged yet."""
     existing = [entry for entry in entries if entry.purpose == purpose]
     if any(entry.kind == RESERVED for entry in existing):
         return 0
@@ -62,14 +62,14 @@ def missing_rounds(entries: Sequence[Entry], purpose: str, rounds: int) -> int:
 
 
 def require_same(entries: Sequence[Entry], purpose: str, round_: int, request: str) -> None:
-    """Raise if a round of a purpose was asked for by another request."""
+    """Raise if the ledger has another request for a round of a purpose."""
     entry = find_release(entries, purpose, round_)
     if entry is not None and entry.request != request:
         raise DpvalueError(f"round {round_} of {purpose!r} was already requested with other settings")
 
 
 def require_entry(entries: Sequence[Entry], digest: str, path: Path) -> None:
-    """Raise unless an entry with this digest is in the chain: else an old copy of the ledger was put back."""
+    """Raise unless an entry with this digest is in the chain; its absence means rollback to an old copy."""
     if all(entry.digest != digest for entry in entries):
         raise DpvalueError(
             f"the ledger {str(path)!r} lacks an entry that a coordinator has seen: it was rolled back to an older copy"

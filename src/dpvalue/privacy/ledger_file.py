@@ -1,11 +1,11 @@
-"""The file of a ledger: SQLite with a fixed schema, entries in a chain of digests, its head kept elsewhere.
+"""The file of a ledger: SQLite with a fixed schema, and entries in a chain of digests.
 
-Every transaction compares the schema with the expected one, so that no trigger or view stands between what is written
-and what is read, and checks every digest. The chain starts at a random salt, the budget and whom it protects, and goes
-over every entry with its bytes. What was written is read again before it is committed.
+Every transaction compares the schema with the expected one, which excludes triggers and views, and checks every digest.
+The chain starts at the terms with their random salt and covers every entry with its bytes. A written entry is read back
+before the commit.
 
-A digest is not a signature: a process that can write the file can also recompute all digests, restore an earlier copy
-or remove the last entries. Only a head stored elsewhere detects this.
+A digest is no signature: whoever can write the file can recompute all digests, restore an earlier file, or remove the
+last entries. Only a head stored elsewhere detects this.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ADDED, RESERVED, RELEASE = "parties", "reserved", "release"
 
 _WAIT_SECONDS = 600.0
 
-_MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9, and what is longer stands in pieces
+_MOST_BYTES = 2**28  # in one cell: SQLite has a limit of 10^9; longer content is stored in pieces
 
 _COLUMNS = "number, kind, purpose, round, request, charge, time, bytes, digest"
 
@@ -67,10 +67,10 @@ Row = tuple[int, str, str, int, str, str, str]
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the ledger; `digest` is over it, its bytes and the digest before it.
+    """One row of the ledger; `digest` covers the row, its bytes and the previous digest.
 
-    One that adds parties is free. One that reserves is charged for all rounds of a purpose (`round` says how many); the
-    releases of these rounds then cost nothing more.
+    An entry that adds parties has no charge. A reservation has the charge of `round` rounds of its purpose, whose
+    releases then have no further cost.
     """
 
     number: int
@@ -86,12 +86,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """An open ledger, in a transaction that holds the only right to write; made by `open_file`.
+    """An open ledger, in a transaction with an exclusive lock; `open_file` makes it.
 
     Attributes:
         path: the file.
-        terms: what the ledger is for.
-        entries: all of them, checked.
+        terms: the terms of the ledger.
+        entries: all entries, checked.
     """
 
     path: Path
@@ -105,9 +105,9 @@ class LedgerFile:
         return _join_pieces(self._database, entry.number, first)
 
     def append(self, kind: str, purpose: str, round_: int, request: str, charge: Charge | None, content: bytes) -> None:
-        """Write an entry, and read it again; raises unless the file holds it and nothing else is new."""
+        """Write an entry and read it back; raise unless it is stored exactly and is the only new entry."""
         text = json.dumps(None if charge is None else asdict(charge))
-        day = datetime.now(UTC).date().isoformat()  # the hour would tell how long private steps took
+        day = datetime.now(UTC).date().isoformat()  # the time of day would reveal how long private steps took
         row: Row = (len(self.entries) + 1, kind, purpose, round_, request, text, day)
         digest = _digest(_head(self.terms, self.entries), row, content)
         pieces = [content[at : at + _MOST_BYTES] for at in range(_MOST_BYTES, len(content), _MOST_BYTES)]
@@ -122,7 +122,7 @@ class LedgerFile:
 
 
 def create_file(path: Path, terms: Terms, head: Path | None) -> None:
-    """Make the file of a ledger without entries, for its owner alone, and its head file; raises if one is there."""
+    """Create an empty ledger with mode 0600, and its head file; raise if a file exists."""
     for file in (path, *(() if head is None else (head,))):
         _require_free(file)
     try:
@@ -140,7 +140,7 @@ def create_file(path: Path, terms: Terms, head: Path | None) -> None:
 
 @contextmanager
 def open_file(path: Path, terms: Terms | None = None) -> Iterator[LedgerFile]:
-    """Open a ledger, checked, with the only right to write until it is left; `terms` are what it must be for."""
+    """Open a ledger with an exclusive lock and check it; `terms` are the expected terms, None for any."""
     with _transaction(path) as database:
         _require_format(path, database)
         rows = database.execute("SELECT terms, digest FROM ledger").fetchall()
@@ -158,15 +158,15 @@ def head_of(file: LedgerFile) -> str:
 
 
 def _chain_start(terms: Terms) -> str:
-    """Return where the chain starts: what the ledger is for, so that it cannot be changed unnoticed."""
+    """Return the start of the chain: a digest of the terms, so that a change of them is detected."""
     return hashlib.sha256(json.dumps([FORMAT_VERSION, asdict(terms)]).encode()).hexdigest()
 
 
 @contextmanager
 def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection of its own, for this process alone, that holds the only right to write until it is left.
+    """A connection with an exclusive lock. It commits at the end and rolls back after an error.
 
-    No log beside the file: what was committed is in the file itself, and cannot be lost with something else.
+    There is no write-ahead log: committed entries are in the file itself.
     """
     try:
         uri = f"{path.absolute().as_uri()}?mode=rw"
@@ -182,11 +182,11 @@ def _transaction(path: Path) -> Iterator[sqlite3.Connection]:
     except (sqlite3.Error, UnicodeDecodeError) as error:  # of a damaged schema SQLite quotes bytes that are no text
         raise DpvalueError(f"{str(path)!r} is not a ledger, or is damaged or locked: {one_line(str(error))}") from None
     finally:
-        database.close()  # what was not committed is undone
+        database.close()  # rolls back unless committed
 
 
 def _require_format(path: Path, database: sqlite3.Connection) -> None:
-    """Raise unless the file holds the tables of a ledger of this format, and nothing else."""
+    """Raise unless the file holds the tables of a ledger of this format and nothing else."""
     schema = _schema(database)
     if ("table", "ledger") not in {(kind, name) for kind, name, *_ in schema}:
         raise DpvalueError(f"{str(path)!r} is not a ledger: it is empty or another file")
@@ -209,7 +209,7 @@ def _schema(database: sqlite3.Connection) -> list[tuple[str, ...]]:
 
 @cache
 def _expected_schema() -> list[tuple[str, ...]]:
-    """What SQLite says of the tables of a ledger."""
+    """The schema that SQLite stores for the tables of a ledger."""
     with closing(sqlite3.connect(":memory:")) as database:
         for statement in _TABLES:
             database.execute(statement)
@@ -217,7 +217,7 @@ def _expected_schema() -> list[tuple[str, ...]]:
 
 
 def _read_entries(path: Path, terms: Terms, database: sqlite3.Connection) -> tuple[Entry, ...]:
-    """All entries; raises unless each has the digest that the chain gives it."""
+    """All entries; raises unless each has the digest of the chain."""
     entries: list[Entry] = []
     rows = database.execute(f"SELECT {_COLUMNS} FROM entries ORDER BY number")
     for place, (*row, first, digest) in enumerate(rows.fetchall(), start=1):
@@ -236,7 +236,7 @@ def _read_entries(path: Path, terms: Terms, database: sqlite3.Connection) -> tup
 
 
 def _join_pieces(database: sqlite3.Connection, entry: int, first: bytes) -> bytes:
-    """The bytes of an entry, of which the first piece stands in it."""
+    """The bytes of an entry, whose first piece is in the row of the entry."""
     if not isinstance(first, bytes) or len(first) < _MOST_BYTES:
         return first
     pieces = database.execute("SELECT bytes FROM pieces WHERE entry = ? ORDER BY piece", (entry,)).fetchall()
@@ -253,7 +253,7 @@ def _digest(previous: str, row: tuple[object, ...], content: bytes) -> str:
 
 
 def _parse_cell(kind: type[Stored], text: object, what: str) -> Stored:
-    """What a cell holds, as a `Charge`, or as `Terms` with their budget."""
+    """The `Charge` of a cell, or the `Terms` with their budget."""
     try:
         stored = parse_json(str(text), what)
         if kind is Terms and isinstance(stored, dict):
@@ -269,7 +269,7 @@ _HEAD = re.compile(r"[0-9]{1,18}:[0-9a-f]{64}")
 
 
 def is_head(text: str) -> bool:
-    """Return whether a text is what `Ledger.head` returns."""
+    """Return whether a text has the form of `Ledger.head`."""
     return _HEAD.fullmatch(text) is not None
 
 
@@ -287,7 +287,7 @@ def require_head(file: LedgerFile, head: str) -> None:
 
 
 def is_file(path: Path) -> bool:
-    """Return whether there is a file; a path that cannot be one is none."""
+    """Return whether there is a file at a path; False for an invalid path."""
     try:
         return path.is_file()
     except (OSError, ValueError):  # a name that is too long, or a folder that may not be entered
@@ -295,7 +295,7 @@ def is_file(path: Path) -> bool:
 
 
 def _require_free(path: Path) -> None:
-    """Raise unless a file can be made here."""
+    """Raise unless a file can be created here."""
     try:
         folder, exists = path.parent.is_dir(), path.exists() or path.is_symlink()
     except (OSError, ValueError) as error:  # a name that is too long, or a folder that may not be entered
@@ -315,7 +315,7 @@ def write_head(file: Path, head: str) -> None:
 
 
 def read_head(file: Path) -> str:
-    """Return what a head file holds."""
+    """Return the head in a head file."""
     if not is_file(file):
         raise DpvalueError(
             f"head file {str(file)!r} does not exist: without it a rollback of the ledger is not detected"

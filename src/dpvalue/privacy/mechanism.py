@@ -1,26 +1,26 @@
-"""How private data leaves: centred, clipped, rounded to a grid, then with noise of some law.
+"""The mechanism of a release: centre, clip, round to a grid, add noise.
 
-Sensitivity of a release (l2), with C the clipping norm and M the public number of records (unit person: of persons) of
-the party:
+The l2 sensitivity of a release, with C the clipping norm and M the party's public number of records (unit person: of
+persons):
 
                  unit party    unit record, person
     zero_out         C               C / M
     replace         2C              2C / M
 
 A release is the mean of clipped gradients at any number of points ("probes") that depend only on earlier releases and
-on public things. The mean of vectors bounded by C is bounded by C, so the number of probes never enters.
+on public values. The mean of vectors of norm at most C has norm at most C, so the number of probes does not enter.
 
-Around one number there may be a public `Scale`: it is subtracted before clipping and changes how the noisy release is
-read after; what leaves is still at most C long.
+A release of one number may have a public `Scale`: its centre is subtracted before clipping, and level and gain apply to
+the noisy release. The clipped number is still at most C.
 
-A clipped vector is divided by a step and rounded toward zero, so that its norm cannot grow; the norm is checked in
-whole numbers. Records (and persons) are rounded one by one and added up as whole numbers, and so are the gradients at
-several probes; discrete noise is added to the sum; only then is it multiplied by the step and divided by their number:
+A clipped vector is divided by a step and rounded toward zero, so that its norm does not grow; the norm is checked in
+integers. The rounded vectors of all records (or persons) and probes are summed as integers. Discrete noise is added to
+the sum, which is then multiplied by the step and divided by the number of vectors:
 
     release = step / (probes * units) * (sum of rounded vectors + discrete noise).
 
-With C the clipping norm, d numbers and noise of scale sigma (for Laplace noise b) the step is sigma * probes / 2^bits,
-where the bits make noise at least 2^20 steps wide and rounding cost at most a thousandth: step * sqrt(d) <= C/1000.
+For d numbers and noise of scale sigma (for Laplace noise b) the step is sigma * probes / 2^bits. The bits are such that
+the scale is at least 2^20 steps and rounding loses at most a thousandth of C: step * sqrt(d) <= C/1000.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from dpvalue.privacy.samplers import MOST_BITS
 
 @dataclass(frozen=True)
 class Scale:
-    """Public numbers around the clipping of one component, chosen where clean and corrupted units differ most.
+    """A public affine map around the clipping of one number, chosen where clean and corrupted units differ most.
 
-    `centre` is subtracted before clipping. A noisy release r is then read as level + gain * r, which undoes, on average
-    over public units, what clipping took away: post-processing.
+    `centre` is subtracted before clipping. A noisy release r is read as level + gain * r, which corrects the bias of
+    clipping on average over public units. This is post-processing.
     """
 
     centre: float = 0.0
@@ -56,17 +56,17 @@ class Scale:
             require_number(f"scale.{name}", getattr(self, name), "a number", ok=True)
 
     def read(self, release: torch.Tensor) -> torch.Tensor:
-        """Return what a release, or a clipped component, stands for."""
+        """Return level + gain * release."""
         return release if self == Scale() else self.level + self.gain * release
 
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The mechanism of one run: clip each unit to `clip`, add noise of `noise_multiplier` sensitivities.
+    """The mechanism of one run: clip each unit to norm `clip`, add noise of scale `noise_multiplier` * sensitivity.
 
     Formal guarantee: k releases of a party are mu-GDP with mu = sqrt(k) / noise_multiplier for one `unit` under
-    `neighbours`, whatever the data: non-finite gradients count as zero, unreported. With law "laplace", one release of
-    one number is epsilon-DP with epsilon = 1 / noise_multiplier. In general their cost is the `loss` of the law.
+    `neighbours`, for any data: non-finite gradients count as zero and are not reported. With law "laplace", one release
+    of one number is epsilon-DP with epsilon = 1 / noise_multiplier. For any law the cost is its `loss`.
 
     Args:
         clip: the norm C that bounds one unit; None only without privacy.
@@ -75,7 +75,7 @@ class Mechanism:
         neighbours: "zero_out" or "replace".
         law: the name of a law of noise (`dpvalue.privacy.laws`).
         rule: the name of a clipping rule (`dpvalue.privacy.clipping`).
-        scale: where one number is clipped, and how it is read after.
+        scale: the affine map of a release of one number.
     """
 
     clip: float | None
@@ -87,7 +87,7 @@ class Mechanism:
     scale: Scale = Scale()
 
     def __post_init__(self) -> None:
-        """Check everything: a job from outside may hold any number, and a negative norm would clip nothing."""
+        """Check all fields: a job of an untrusted coordinator may hold any number, such as a negative norm."""
         if self.clip is not None:
             require_positive("clip", self.clip)
         if self.noise_multiplier is False or self.noise_multiplier != 0:
@@ -103,11 +103,11 @@ class Mechanism:
         return self.unit != "party" and self.clip is not None
 
     def for_public_rows(self) -> Mechanism:
-        """Return the mechanism for stand-ins of public rows, each of which counts as another person's."""
+        """Return the mechanism for public stand-ins, in which every row counts as one person."""
         return replace(self, unit="record") if self.unit == "person" else self
 
     def sensitivity(self, sizes: torch.Tensor) -> torch.Tensor:
-        """Return the l2 sensitivity of a release, for parties with these public numbers of records, or of persons."""
+        """Return the l2 sensitivity of a release for parties with these public numbers of records or persons."""
         if self.clip is None:
             return torch.zeros(len(sizes), dtype=torch.float64)
         bound = self.clip * (2.0 if self.neighbours == "replace" else 1.0)
@@ -116,22 +116,22 @@ class Mechanism:
         return torch.full((len(sizes),), bound, dtype=torch.float64)
 
     def noise_scale(self, sizes: torch.Tensor) -> torch.Tensor:
-        """Return the scale of the noise of one release per coordinate, for each party."""
+        """Return each party's scale of the noise in one coordinate of a release."""
         return self.noise_multiplier * self.sensitivity(sizes)
 
     def noise_std(self, sizes: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviation of that noise."""
+        """Return each party's standard deviation of the noise in one coordinate of a release."""
         return self.noise_scale(sizes) * find_law(self.law).sampling.std
 
     def apply_clipping(self, gradients: torch.Tensor) -> torch.Tensor:
-        """Return the gradients (..., d) less the scale's centre, with every vector's norm at most `clip`."""
+        """Return the gradients (..., d) minus the scale's centre, each clipped to norm at most `clip`."""
         if self.scale.centre:
             gradients = gradients - self.scale.centre
         return gradients if self.clip is None else find_rule(self.rule).clip(gradients, self.clip)
 
 
 def make_mechanism(privacy: Privacy | None, clip: float | None, noise_multiplier: float, **options: Any) -> Mechanism:
-    """Return the mechanism for a budget; without one it neither clips (unless `clip` is given) nor adds noise."""
+    """Return the mechanism for a budget; without a budget it adds no noise and clips only if `clip` is given."""
     if privacy is None:
         return Mechanism(clip, 0.0, "party", "zero_out", **options)
     return Mechanism(clip, noise_multiplier, privacy.unit, privacy.neighbours, **options)
@@ -141,20 +141,20 @@ _LEAST_BITS = 20
 
 _FINENESS = 1000
 
-# Wider by this, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see `samplers`. Laplace
-# noise needs far less of it, for the rounding of its scale.
+# Widened by this factor, a discrete Gaussian of 2^20 steps or more has the mu of the continuous one: see `samplers`.
+# Laplace noise needs far less, for the rounding of its scale.
 _WIDENING = 1 + 2.0**-30
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The whole numbers that one kind of release is made of.
+    """The grid of whole numbers of one kind of release.
 
     Attributes:
-        step: the size of one step of a single rounded vector.
+        step: the size of one step of a rounded vector.
         bits: the scale of the noise is 2^bits steps.
-        probes: how many rounded vectors of a unit are added up.
-        longest: the square of the largest allowed length, in steps.
+        probes: the number of rounded vectors of a unit in the sum.
+        longest: the square of the largest allowed norm, in steps.
     """
 
     step: float
@@ -163,9 +163,9 @@ class Grid:
     longest: int
 
     def round(self, clipped: Tensor) -> Tensor:
-        """Return clipped vectors (..., d) in steps, rounded toward zero: whole numbers, held exactly by float64.
+        """Return clipped vectors (..., d) in steps, rounded toward zero: whole numbers, exact in float64.
 
-        Formal guarantee: no result is longer than C / step, whatever the input; a vector that would be longer, or
+        Formal guarantee: for any input, the norm of each result is at most C / step; a vector that would be longer, or
         is not finite, becomes zero.
         """
         steps = (clipped.to(torch.float64) / self.step).trunc_()
@@ -176,7 +176,7 @@ class Grid:
 
 
 def make_grid(mechanism: Mechanism, size: int, probes: int, units: int = 1) -> Grid:
-    """Return the grid of a mechanism for vectors of this size, of which `probes` for each of `units` are added up."""
+    """Return the grid of a mechanism for sums of vectors of this size, `probes` for each of `units`."""
     if mechanism.clip is None or not mechanism.noise_multiplier:
         raise DpvalueError("a grid needs noise: give privacy and a clip")
     noise = float(mechanism.noise_scale(torch.ones(1, dtype=torch.int64))[0]) * _WIDENING  # of a party of one unit

@@ -1,13 +1,12 @@
-"""Where the noise comes from: the operating system (`secure`) or a seed (`fast`, for simulations).
+"""Sources of noise: the operating system (`secure`) or a seed (`fast`, for simulations).
 
-Secure noise is discrete, in whole steps of a grid; fast noise is floating point, of scale 1. A source hands out one
-stream per permutation or round. A stream of fast noise is drawn in pieces of a size that depends on the length of a row
-alone, so the numbers do not depend on how a caller cuts its work; secure noise, which nobody can repeat, is drawn as
-asked.
+Secure noise is discrete, in whole steps of a grid; fast noise is floating point, of scale 1. A source returns one
+stream per permutation or round. Fast noise is drawn in pieces whose size depends only on the length of a row, so the
+numbers do not depend on how a caller splits its work. Secure noise cannot be repeated and is drawn as requested.
 
-A simulation hides nothing from whoever guesses its seed, and a small seed is soon guessed. The seed and its hash are in
-no file, but the noisy rows are enough to try guesses on (what is left after taking the right noise away is no longer
-than the clipping norm), and so are an initial model, a basis or a rehearsal that were drawn with the same seed.
+A simulation protects nothing from an attacker who guesses its seed, and a small seed is guessed quickly. No file holds
+the seed or its hash, but guesses can be verified: the noisy rows minus the right noise have at most the clipping norm.
+An initial model, a basis or a rehearsal drawn with the same seed also verify guesses.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from dpvalue.streams import Purpose, stream
 
 
 class Uncopyable:
-    """A base of objects that `copy.copy`, `copy.deepcopy` and `pickle` refuse with one line."""
+    """A base class of objects that raise when they are copied or pickled."""
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Raise: this is what copies and pickles are made by."""
+        """Raise: copies and pickles call this method."""
         kind = type(self).__name__
         raise DpvalueError(
             f"a {kind} cannot be copied or pickled: the copy would draw noise twice for the same release"
@@ -46,14 +45,14 @@ _WORDS_OF_A_KEY = 2**30  # 8 GiB; the counter of ChaCha20 is for 256
 
 
 def piece_rows(size: int, device: torch.device) -> int:
-    """Return how many rows of this length are drawn at once; a function of nothing else, so nothing else matters."""
+    """Return how many rows of this length are drawn at once; a function of `size` and the type of device only."""
     return max(1, _NUMBERS_AT_ONCE[device.type] // size)
 
 
 class NoiseStream(Uncopyable):
-    """Rows of noise, in order; `draw` fills a contiguous tensor with the next of them, `piece` rows at once.
+    """Rows of noise, in order; `draw` fills a contiguous tensor with the next `piece` rows.
 
-    Without a piece it draws as many as are asked for.
+    Without a piece it draws as many rows as requested.
     """
 
     def __init__(self, draw: Callable[[Tensor], object], like: Tensor, piece: int | None = None) -> None:
@@ -85,9 +84,9 @@ class NoiseStream(Uncopyable):
 
 
 class ChaChaWords(Uncopyable):
-    """Uniform 64-bit words: the key stream of ChaCha20 under a key of the operating system.
+    """Uniform 64-bit words: the key stream of ChaCha20 under a key from the operating system.
 
-    Far before a key's counter of blocks would start again, a new key takes its place.
+    The key is replaced long before its block counter wraps around.
     """
 
     def __init__(self) -> None:
@@ -110,9 +109,9 @@ class ChaChaWords(Uncopyable):
 
 
 class NoiseSource(Protocol):
-    """Hands out streams of rows of noise like `like`, a vector (size,) of some type on some device.
+    """A source of streams of noise. Rows have the size, type and device of a vector `like` (size,).
 
-    `on_grid` says whether it is in whole steps of a grid (float64) or of scale 1, in the type of `like`.
+    `on_grid` is True for noise in whole steps of a grid (float64), False for noise of scale 1 in the type of `like`.
     """
 
     on_grid: bool
@@ -124,7 +123,7 @@ class NoiseSource(Protocol):
             release: the number.
             like: a vector of the size and on the device of a row.
             law: the name of a law of noise.
-            bits: the scale on a grid is 2^bits steps; not used by noise of scale 1.
+            bits: the scale on a grid is 2^bits steps; unused for noise of scale 1.
         """
         ...
 
@@ -134,10 +133,10 @@ class NoiseSource(Protocol):
 
 
 class SecureNoise:
-    """Every stream is ChaCha20 under a fresh 256-bit key of the operating system, kept nowhere: not repeatable.
+    """Noise from ChaCha20, under a fresh 256-bit key of the operating system for each stream. It cannot be repeated.
 
-    A key is made when a stream is asked for and belongs to that stream, so nothing is shared across a fork. The noise
-    is discrete (`dpvalue.privacy.samplers`), in whole steps of a grid.
+    A key belongs to one stream and is stored nowhere, so forked processes share nothing. The noise is discrete
+    (`dpvalue.privacy.samplers`), in whole steps of a grid.
     """
 
     on_grid = True
@@ -150,7 +149,7 @@ class SecureNoise:
             raise DpvalueError(message) from None
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
-        """Return a new stream; two calls never give the same numbers."""
+        """Return a new stream, independent of all others."""
         words, sampler = ChaChaWords(), find_law(law).sampling.discrete
 
         def draw(out: Tensor) -> None:
@@ -159,12 +158,12 @@ class SecureNoise:
         return NoiseStream(draw, like.to(torch.float64))
 
     def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
-        """Return fresh noise for as many parties: nobody can repeat it, so numbers do not matter."""
+        """Return fresh noise for these parties; it does not depend on their numbers."""
         return self.stream(release, like, law, bits).fill(like.new_empty(len(parties), len(like), dtype=torch.float64))
 
 
 class FastNoise:
-    """Every stream is derived from (seed, purpose, release, party): whoever knows the seed can repeat and remove it."""
+    """Noise derived from (seed, purpose, release, party). With the seed it can be repeated and removed."""
 
     on_grid = False
 
@@ -172,11 +171,11 @@ class FastNoise:
         self._seed, self._purpose, self._compiled = seed, purpose, compiled
 
     def compiled(self) -> FastNoise:
-        """Return the same noise, but for rounding, whose streams are drawn in compiled code where there is some."""
+        """Return the same noise, up to rounding, drawn in compiled code if available."""
         return FastNoise(self._seed, self._purpose, compiled=True)
 
     def stream(self, release: int, like: Tensor, law: str, bits: int) -> NoiseStream:
-        """Return the stream of (seed, purpose, release): the same numbers each time, on one kind of device."""
+        """Return the stream of (seed, purpose, release); repeatable on one type of device."""
         seed, piece = (
             int(stream(self._seed, self._purpose, release).integers(2**62)),
             piece_rows(len(like), like.device),
@@ -191,9 +190,9 @@ class FastNoise:
         return NoiseStream(lambda out: fill(out, generator), like, piece)
 
     def rows(self, release: int, parties: Ints, like: Tensor, law: str, bits: int) -> Tensor:
-        """Return the noise of parties: a function of the seed, the release and a party's number, whoever else is asked.
+        """Return the noise of parties; each row is a function of the seed, the release and the party's number.
 
-        Parties whose numbers are near share a generator, of which each has a row of its own.
+        Parties with adjacent numbers share a generator and have different rows of it.
         """
         piece, fill = piece_rows(len(like), like.device), find_law(law).sampling.fill
         noise, generator = like.new_empty(len(parties), len(like)), torch.Generator(like.device)

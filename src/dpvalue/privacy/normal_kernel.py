@@ -1,7 +1,7 @@
-"""The normal numbers of torch's CPU generator in float32, in compiled code: the same stream at several times the speed.
+"""Normal numbers of torch's CPU generator in float32, in compiled code: the same stream, several times faster.
 
 Torch draws uniform numbers of 24 bits from a Mersenne twister (MT19937) and turns sixteen at a time into normal ones
-(Box and Muller). Here the uniform numbers are the same bits, and the normal ones differ by their rounding alone.
+(Box and Muller). Here the uniform numbers are identical, and the normal ones differ only by rounding.
 `dpvalue.compiled` says when this is used; it needs numba.
 """
 
@@ -26,7 +26,7 @@ class Normals:
     def __init__(self, seed: int) -> None:
         self._states = np.zeros((2, _WORDS), dtype=np.uint32)
         _seed(seed & 0xFFFFFFFF, self._states[0])  # torch keeps these bits of a seed alone
-        self._place = np.array([0, _WORDS])  # which of the two states is the present one, and the next word of it
+        self._place = np.array([0, _WORDS])  # the index of the current state, and of its next word
 
     def fill(self, out: Tensor) -> Tensor:
         """Fill `out`, as `out.normal_` with the generator would; return it."""
@@ -39,7 +39,7 @@ class Normals:
 
 @lru_cache(maxsize=1)
 def draws_as_torch() -> bool:
-    """Return whether this version of torch draws the numbers that are made here; if not, its own are to be used."""
+    """Return whether this version of torch draws the same numbers as this module."""
     seed, numbers = 2**40 + 3, torch.empty(2, 700)
     expected = torch.empty_like(numbers).normal_(generator=torch.Generator("cpu").manual_seed(seed))
     return torch.allclose(Normals(seed).fill(numbers), expected, rtol=0, atol=1e-4)

@@ -1,16 +1,15 @@
-r"""Exact samplers of discrete noise, many numbers at once.
+r"""Exact, vectorised samplers of discrete noise.
 
     discrete Laplace    P(x) proportional to e^(-|x| / t)           for whole numbers x, t = 2^bits
     discrete Gaussian   P(x) proportional to e^(-x^2 / (2 sigma^2))  for whole numbers x, sigma = 2^bits
 
-The size of a Laplace variable by inversion: for a uniform number u, P(floor(-t ln u) >= j) = P(u <= e^(-j / t)) =
-e^(-j / t). A Gaussian by rejection from a Laplace variable, with a coin (Canonne, Kamath and Steinke, 2020). All that
-is random is whole numbers from a stream of bits.
+The magnitude of a Laplace variable is sampled by inversion: for a uniform number u, P(floor(-t ln u) >= j) =
+P(u <= e^(-j / t)) = e^(-j / t). A Gaussian is sampled by rejection from a Laplace variable, with a biased coin
+(Canonne, Kamath and Steinke, 2020). The only source of randomness is a stream of uniform bits.
 
-A uniform number u starts as some 64 bits, and what it is compared with as a float64 of known error: if they are further
-apart than that error and the bits of u that are not drawn yet, the comparison is decided, exactly. If not (once in 2^16
-numbers, or in 2^41 coins) both are computed further, as far as it takes. So the law is that of exact arithmetic, at the
-speed of float64.
+A uniform number u starts with 64 bits and is compared with a float64 of known error. If their distance exceeds that
+error plus the undrawn bits of u, the comparison is exact. Otherwise (once in 2^16 numbers, or in 2^41 coins) both are
+refined until it is. So the law is that of exact arithmetic, at the speed of float64.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from dpvalue.arrays import Bools, Floats, Ints, Words
 from dpvalue.errors import require_number
 
 Bits = Callable[[int], Words]
-"""Takes a count; returns that many uniform 64-bit words."""
+"""A function from a count to that many uniform 64-bit words."""
 
 _UNSURE = 2.0**-42  # of a coin's probability, and of a logarithm: far above their rounding
 _PIECE = 2**15  # numbers made at once: their arrays stay in a cache
-_LOGARITHM_BITS = 24  # bits of a scale that are settled by a logarithm; with more of them, more would be left in doubt
+_LOGARITHM_BITS = 24  # bits of a scale sampled by a logarithm; with more bits, more comparisons would be undecided
 _LEAST_SURE = 2**46  # of the 63 bits of u: below, its logarithm depends on bits that are not drawn yet
 MOST_BITS = 45  # the exponent of a coin has then an error far below what is called unsure
 
@@ -71,7 +70,7 @@ def _require_bits(bits: int) -> None:
 
 
 def _collect(draw: Callable[[int], Ints], count: int) -> Ints:
-    """Return `count` of the numbers that `draw` returns, which may be fewer than it was asked for."""
+    """Return `count` numbers of `draw`, which may return fewer than requested."""
     numbers = np.empty(count, dtype=np.int64)
     done = 0
     while done < count:
@@ -83,10 +82,10 @@ def _collect(draw: Callable[[int], Ints], count: int) -> Ints:
 
 
 def _laplace(bits: Bits, scale_bits: int, target: int) -> Ints:
-    """About as many discrete Laplace numbers as wanted, or fewer.
+    """At most `target` discrete Laplace numbers.
 
-    Of |x| = low + 2^(scale_bits - coarse) high, `high` is by inversion, and `low`, of the bits below, is kept with
-    probability e^(-low / t), which is nearly 1.
+    With |x| = low + 2^(scale_bits - coarse) high, `high` is sampled by inversion. `low`, the lower bits, is accepted
+    with probability e^(-low / t), which is nearly 1.
     """
     coarse = min(scale_bits, _LOGARITHM_BITS)
     words = bits(target)  # a sign, and 63 bits of u
@@ -133,7 +132,7 @@ def _low_bits(bits: Bits, scale_bits: int, count: int, target: int) -> tuple[Int
 
 
 def _exact_geometric(word: int, length: int, scale_bits: int, bits: Bits) -> int:
-    """floor(-t ln u) for the u that starts with so many bits, by as many more as it takes."""
+    """floor(-t ln u) for a u with these first `length` bits; draws as many further bits as needed."""
     while True:
         with localcontext() as context:
             context.prec = length // 3 + 60  # more digits than `length` bits, before and after the point
@@ -147,9 +146,9 @@ def _exact_geometric(word: int, length: int, scale_bits: int, bits: Bits) -> int
 
 
 def _coins(bits: Bits, tops: Floats, bottom: int, exact_top: Callable[[int], int]) -> Bools:
-    """Toss coins that fall with probability e^(-top / bottom), exactly; `exact_top(i)` is the whole number tops[i].
+    """Toss coins that are True with probability exactly e^(-top / bottom); `exact_top(i)` is the integer tops[i].
 
-    The bottom is a power of 2, so that a product with its inverse is a division.
+    The bottom is a power of 2, so that a product with its inverse is an exact division.
     """
     words = bits(len(tops))
     gap = tops * (-1.0 / bottom)
@@ -165,7 +164,7 @@ def _coins(bits: Bits, tops: Floats, bottom: int, exact_top: Callable[[int], int
 
 
 def _is_below(word: int, exponent: Fraction, bits: Bits, length: int = 64) -> bool:
-    """Whether the uniform number that starts with so many bits is below e^(-exponent), by as many more as it takes."""
+    """Whether a uniform number with these first `length` bits is below e^(-exponent); draws further bits as needed."""
     while True:
         with localcontext() as context:
             context.prec = length // 3 + 40  # more digits than `length` bits

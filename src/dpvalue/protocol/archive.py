@@ -1,13 +1,12 @@
-"""Files of tensors with a JSON header, and who made them: what is saved, and what crosses between both sides.
+"""Files of tensors with a JSON header, and their signatures.
 
-Tensors are stored by safetensors, never pickle. The header carries a kind, a format version and a digest over itself
-and every tensor, so that a truncated, altered or foreign file is refused with one clear line. The same content makes
-the same bytes. A digest is no signature: whoever can write a file can make a new one.
+Tensors are stored by safetensors, never pickle. The header has a kind, a format version and a digest over itself and
+every tensor, so that a truncated, altered or foreign file raises one clear line. The same content gives the same bytes.
+A digest is no signature: whoever can write a file can compute a new one.
 
-Beside the digest may stand a seal: an Ed25519 signature over kind, format, digest, and the head of a ledger. The digest
-covers, of a release, the digests of job and request, the round, the party's name and its number of units. A key is a
-text file that its owner alone can read; what others need to know of it is one line, `ed25519:...`, which they write
-into their policy or roster.
+A file may have a seal: an Ed25519 signature over kind, format, digest, and the head of a ledger. The digest of a
+release covers the digests of job and request, the round, the party's name and its number of units. A key is a text file
+that only its owner can read. Its public part is one line, `ed25519:...`, for the policy or roster of others.
 """
 
 from __future__ import annotations
@@ -40,17 +39,17 @@ Parts = tuple[dict[str, Any], Tensors]
 
 @dataclass(frozen=True)
 class Archive:
-    """A kind of file: what it is called in errors, and the version of its format."""
+    """A kind of file: its name in errors, and the version of its format."""
 
     kind: str
     version: int
 
     def pack(self, header: dict[str, Any], tensors: Tensors, seal: dict[str, str] | None = None) -> bytes:
-        """Return the bytes of a file; a seal stands beside what it signs."""
+        """Return the bytes of a file, with a seal if given."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        # One entry: several would be written in any order.
+        # One entry, because the order of several entries is not fixed.
         whole = {"format": self.version, "kind": self.kind, "digest": digest(header, tensors), "header": header}
         if seal is not None:
             whole["seal"] = seal
@@ -62,11 +61,11 @@ class Archive:
         write_whole(path, self.pack(header, tensors))
 
     def read(self, path: Path) -> Parts:
-        """Return what a file holds; that it is whole says nothing of what its header claims."""
+        """Return the header and tensors of a file; the content of the header is not checked."""
         return self.unpack(read_bytes(path, f"a {self.kind}"), repr(str(path)))
 
     def unpack(self, content: bytes, what: str) -> Parts:
-        """Return what bytes hold, like `read`; `what` names them in errors."""
+        """Return the header and tensors of bytes, as `read`; `what` names them in errors."""
         from safetensors import SafetensorError
         from safetensors.torch import load
 
@@ -91,7 +90,7 @@ class Archive:
 
 
 def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
-    """Return the bytes of a file that must be there, or the first `most`; `what` it holds is named in errors."""
+    """Return the bytes of a file, or the first `most`; raise if it is missing. `what` names it in errors."""
     if not path.is_file():
         raise DpvalueError(f"path must be a file with {what}, got {str(path)!r}")
     with path.open("rb") as file:
@@ -99,7 +98,7 @@ def read_bytes(path: Path, what: str, most: int = -1) -> bytes:
 
 
 def read_metadata(content: bytes, what: str) -> dict[str, Any]:
-    """Return what bytes say of themselves, unchecked: kind, format, digest, header, and a seal; nothing if foreign."""
+    """Return the unchecked metadata of bytes: kind, format, digest, header and seal; empty for a foreign file."""
     size = int.from_bytes(content[:8], "little")
     whole = parse_json(content[8 : 8 + size].decode("utf-8", "replace"), what)
     OBJECT(f"the header of {what}", whole)
@@ -113,12 +112,12 @@ def read_metadata(content: bytes, what: str) -> dict[str, Any]:
 
 
 def as_text(content: Any) -> str:
-    """Return JSON that is the same for the same content."""
+    """Return canonical JSON."""
     return json.dumps(content, sort_keys=True, default=lambda number: number.item())  # NumPy's numbers
 
 
 def digest(header: dict[str, Any], tensors: Tensors) -> str:
-    """Return a digest over a header and all tensors, with their names, types and shapes."""
+    """Return a digest of a header and of all tensors, with their names, types and shapes."""
     hasher = hashlib.sha256(as_text(header).encode())
     for name, tensor in sorted(tensors.items()):
         numbers = tensor.detach().cpu()
@@ -136,7 +135,7 @@ _SEAL = fields(by=TEXT, signature=TEXT, head=TEXT)
 
 @dataclass(frozen=True)
 class Seal:
-    """Who sealed a file, by the public line of its key, and the head of the ledger that the release is in, if any."""
+    """The signer of a file, by its public key, and the head of the ledger that holds the release, if any."""
 
     by: str
     head: str
@@ -150,14 +149,14 @@ class Key:
 
     @classmethod
     def new(cls) -> Key:
-        """Return a key that nobody else has."""
+        """Return a new random key."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return cls(Ed25519PrivateKey.generate().private_bytes_raw())
 
     @classmethod
     def read(cls, path: str | Path) -> Key:
-        """Return the key of a file; raises if others than its owner can read it."""
+        """Return the key of a file; raise if others than its owner can read it."""
         text = read_text(Path(path)).strip()
         secret = text.removeprefix(_SECRET)
         if not text.startswith(_SECRET) or len(secret) != 64 or set(secret) - set("0123456789abcdef"):
@@ -166,12 +165,12 @@ class Key:
         return cls(bytes.fromhex(secret))
 
     def save(self, path: str | Path) -> None:
-        """Write the key to a file of its own, which its owner alone can read."""
+        """Write the key to a new file that only its owner can read."""
         write_secret(Path(path), f"{_SECRET}{self.secret.hex()}\n".encode("ascii"))
 
     @property
     def public(self) -> str:
-        """The line that others know the key by."""
+        """The public key, as one line."""
         return _KIND + self._private.public_key().public_bytes_raw().hex()
 
     @property
@@ -181,7 +180,7 @@ class Key:
         return Ed25519PrivateKey.from_private_bytes(self.secret)
 
     def seal(self, kind: str, version: int, digest: str, head: str = "") -> dict[str, str]:
-        """Return a seal of a file of this kind, format and digest, to stand in it."""
+        """Return a seal for a file of this kind, format and digest."""
         by = self.public
         signature = self._private.sign(_statement(kind, version, digest, head, by)).hex()
         return {"by": by, "signature": signature, "head": head}
@@ -191,7 +190,7 @@ class Key:
 
 
 def open_seal(content: bytes, what: str) -> Seal | None:
-    """Return who sealed bytes whose digest was checked; None if nobody did. Raises for a wrong signature."""
+    """Return the signer of bytes with a checked digest; None without a seal. Raise for a wrong signature."""
     stored = read_metadata(content, what)
     seal = stored.get("seal")
     if seal is None:
@@ -210,7 +209,7 @@ def open_seal(content: bytes, what: str) -> Seal | None:
 
 
 def require_public(line: str) -> str:
-    """Return the hexadecimal digits of a public line; raises unless it is one."""
+    """Return the hexadecimal digits of a public key; raise unless it is one."""
     digits = line.removeprefix(_KIND)
     if not line.startswith(_KIND) or len(digits) != 64 or set(digits) - set("0123456789abcdef"):
         raise DpvalueError(f"a public key must be a line like {_KIND}0f..., got {line!r}")
@@ -218,5 +217,5 @@ def require_public(line: str) -> str:
 
 
 def _statement(kind: object, version: object, digest: object, head: str, by: str) -> bytes:
-    """What is signed."""
+    """The signed bytes."""
     return as_text({"dpvalue": kind, "format": version, "digest": digest, "head": head, "by": by}).encode()

@@ -1,9 +1,9 @@
-"""The three values that cross between a party and the server: a job, a request and a release.
+"""Jobs: what a coordinator asks of all parties. Requests and releases are in `dpvalue.protocol.messages`.
 
-A job holds what a party needs to answer: how rows become numbers, which model, in which directions, clipped and noised
-how. All of it is public. A request asks for one round, at some models; that for the first round follows from the job
-and a party's number of units. A release is what leaves a party. Each is a file (safetensors with a JSON header) and has
-a digest, which tells files apart, and signs nothing; a seal beside it does (`dpvalue.protocol.archive`).
+A job has everything that a party needs to answer: the encoding of rows, the model, the directions, clipping and noise.
+All of it is public. A request is for one round, at some models; the request of the first round follows from the job and
+a party's number of units. Jobs, requests and releases are files (safetensors with a JSON header) with a digest. A
+digest is no signature; a seal is (`dpvalue.protocol.archive`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HEADER = fields(
 
 @dataclass(frozen=True)
 class Simulation:
-    """Seeded noise: whoever knows it can remove it. `names` are all parties, whose places are their numbers."""
+    """Seeded noise, which can be removed with the seed. A party's number is its place in `names`."""
 
     seed: int
     names: tuple[str, ...]
@@ -59,12 +59,12 @@ class Simulation:
 
 @dataclass(frozen=True, eq=False)
 class PublicModel:
-    """Which model is asked about: what a party can build itself, and public numbers. No code is part of it.
+    """The model of a job: a name that a party can build, and public numbers. It contains no code.
 
     Args:
-        kind: its name, or its factory: in a file "custom", which is no name that a party can build.
-        digest: of the model.
-        trunk: of a network whose head alone is asked about, the numbers of all layers before it (`models.HeadOnTrunk`).
+        kind: its name or its factory; a file has "custom" for a factory, which a party cannot build by name.
+        digest: the digest of the model.
+        trunk: for the head of a network, the parameters of all layers before it (`models.HeadOnTrunk`).
     """
 
     kind: str | ModelFactory
@@ -72,7 +72,7 @@ class PublicModel:
     trunk: Tensor | None = None
 
     def build(self, encoding: Encoding, like: Tensor) -> Model:
-        """Return the model for rows like these; raises unless it is the one that is meant."""
+        """Return the model for rows like these; raise unless its digest is the job's."""
         if isinstance(self.kind, str) and self.kind not in KINDS:
             raise DpvalueError(
                 f"model must be one of {', '.join(KINDS)}, got {self.kind!r}: received code is never run"
@@ -85,13 +85,13 @@ class PublicModel:
 
 @dataclass(frozen=True, eq=False)
 class RoundPlan:
-    """How many rounds a job has, and what the first one asks.
+    """The number of rounds of a job, and the query of the first round.
 
     Attributes:
-        rounds: how many releases a party makes in all.
-        points: the models (w, q, size) that the first round asks at, for parties of w ranges of sizes.
-        shares: gradients at the q models are averaged by these shares (q,), then clipped.
-        least: the least number of units of each range (w,), growing, the first of them 0.
+        rounds: the number of releases of a party.
+        points: the models (w, q, size) of the first round, for w ranges of numbers of units.
+        shares: weights (q,) of the mean of the gradients at the q models, which is then clipped.
+        least: the smallest number of units of each range (w,), ascending from 0.
     """
 
     rounds: int
@@ -110,20 +110,20 @@ class RoundPlan:
             raise DpvalueError("least must increase from range to range")
 
     def range_of(self, units: int) -> int:
-        """Return the range that a number of units lies in."""
+        """Return the range of a number of units."""
         return int((self.least <= units).sum()) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class JobNotes:
-    """What a job says beside what a party computes: for people, and for whoever values the answers. All of it public.
+    """Public notes of a job that a party's computation does not need, for people and for the coordinator.
 
     Attributes:
-        utility: the digest of the public set; it is not protected by being hashed.
-        target: the column of labels, for parties that have files.
-        recipe: the options by which the job was made of the public file, as TOML; empty if it was made in Python.
-        seed: of the walks that later rounds are asked along.
-        table: the header and tensors of a table without parties, which releases are put into; a party does not read it.
+        utility: the digest of the public set; a hash does not protect it.
+        target: the column of labels, for parties with files.
+        recipe: the options that made the job from the public file, as TOML; empty for a job made in Python.
+        seed: the seed of the walks of later rounds.
+        table: the header and tensors of a table without parties, for the coordinator to fill with releases.
     """
 
     utility: str
@@ -135,20 +135,20 @@ class JobNotes:
 
 @dataclass(frozen=True, eq=False)
 class Job(Message):
-    """What is asked of parties, and how they answer; made by the server, from public things alone.
+    """What a coordinator asks of all parties, made from public values only.
 
     Attributes:
-        encoding: how features and labels become numbers.
-        model: which model.
-        origin: the model that directions start from (d,).
-        basis: the public directions (m, d) that a release is made in; None: all.
+        encoding: the encoding of features and labels.
+        model: the model.
+        origin: the parameters that directions start from (d,).
+        basis: the public directions (m, d) of a release; None: all directions.
         mechanism: clipping and noise.
-        course: how many releases a party makes in all, and what the first is asked at.
-        privacy: the budget of a party, for all of them.
-        simulation: what makes the noise of a simulation; None for secure noise.
-        about: what is not needed to answer.
-        dtype: of what is computed.
-        statistic: what a unit contributes, to be clipped and noised.
+        course: the number of rounds, and the query of the first round.
+        privacy: the budget of a party for all rounds.
+        simulation: the seed of a simulation; None for secure noise.
+        about: notes that are not needed to answer.
+        dtype: the floating-point type of the computation.
+        statistic: what a unit contributes before clipping.
 
     Example:
         >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
@@ -185,14 +185,14 @@ class Job(Message):
 
     @property
     def rounds(self) -> int:
-        """How many releases a party makes in all."""
+        """The number of releases of a party."""
         return self.course.rounds
 
     def first_request(self, units: int) -> Request:
-        """Return what a party of so many units is asked in the first round.
+        """Return the request of the first round for a party with this number of units.
 
         Args:
-            units: its number of records; of persons for unit "person".
+            units: the party's number of records; of persons for unit "person".
 
         Returns:
             the request.
@@ -205,11 +205,11 @@ class Job(Message):
 
     @property
     def size(self) -> int:
-        """How many numbers a release has."""
+        """The number of numbers in a release."""
         return self.statistic.width(len(self.origin if self.basis is None else self.basis))
 
     def noise(self, party: str) -> tuple[NoiseSource, int]:
-        """Return where a party's noise comes from, and the party's number in a simulation."""
+        """Return a party's source of noise, and its number in a simulation."""
         if self.simulation is None:
             return noise_source("secure", 0), 0
         if party not in self.simulation.names:
@@ -217,7 +217,7 @@ class Job(Message):
         return noise_source("fast", self.simulation.seed), self.simulation.names.index(party)
 
     def build(self, device: torch.device) -> UnitNumbers:
-        """Return what rows are asked through; of a model, along the basis if there is one."""
+        """Return the function from rows to the numbers that units contribute, along the basis if there is one."""
         like = torch.zeros(self.encoding.shape, dtype=DTYPES[self.dtype], device=device)
         context = StatisticContext(
             model=partial(self.model.build, self.encoding, like),

@@ -1,4 +1,4 @@
-"""Requests and releases: what crosses between a coordinator and a party in a round."""
+"""Requests and releases: the messages between a coordinator and a party in a round."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RELEASE = fields(job=TEXT, request=TEXT, round=WHOLE, party=TEXT, units=WHOLE)
 
 
 class Message(ABC):
-    """What crosses: bytes of its own, and a digest of them."""
+    """A message between a coordinator and a party: a file with a digest."""
 
     archive: ClassVar[Archive]
 
@@ -35,29 +35,29 @@ class Message(ABC):
     @classmethod
     @abstractmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
-        """Return what a header and tensors describe; raises unless they are what `parts` returns."""
+        """Return the message of a header and tensors; raise unless they are valid."""
 
     @cached_property
     def digest(self) -> str:
-        """A digest over all of it."""
+        """A digest of the whole message."""
         return digest(*self.parts())
 
     def to_bytes(self, key: Key | None = None, head: str = "") -> bytes:
-        """Return the bytes of the file; with a key, sealed, together with the head of a ledger."""
+        """Return the bytes of the file; with a key, sealed together with the head of a ledger."""
         header, tensors = self.parts()
         seal = None if key is None else key.seal(self.archive.kind, self.archive.version, self.digest, head)
         return self.archive.pack(header, tensors, seal)
 
     @classmethod
     def from_bytes(cls, content: bytes, what: str | None = None) -> Self:
-        """Return what bytes hold, checked."""
+        """Return the message of a file's bytes, checked."""
         what = what or f"the {cls.archive.kind}"
         with refuse_unreadable(what):
             return cls.of_parts(*cls.archive.unpack(content, what))
 
     @classmethod
     def open_sealed(cls, content: bytes, what: str | None = None) -> tuple[Self, Seal | None]:
-        """Return what bytes hold, and who sealed them; raises for a seal that is not right."""
+        """Return the message of a file's bytes and its seal; raise for a wrong signature."""
         what = what or f"the {cls.archive.kind}"
         with refuse_unreadable(what):
             return cls.from_bytes(content, what), open_seal(content, what)
@@ -66,8 +66,8 @@ class Message(ABC):
         """Write the file.
 
         Args:
-            path: the file; one that is there is replaced.
-            key: seals the file; None leaves it unsigned.
+            path: the file; an existing file is replaced.
+            key: signs the file; None: unsigned.
 
         Raises:
             OSError: a path that cannot be written.
@@ -88,7 +88,7 @@ class Message(ABC):
             path: the file.
 
         Returns:
-            what the file holds.
+            the message.
 
         Raises:
             DpvalueError: a file that is missing, damaged, or of another kind or format.
@@ -103,15 +103,15 @@ class Message(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Request(Message):
-    """What one party is asked in a round: its gradients at some models.
+    """A request to one party in a round, for its gradients at some models.
 
     Attributes:
         job: the digest of the job.
-        round: its number, from 0.
+        round: the number of the round, from 0.
         points: the models (q, size).
-        shares: with shares (q,) gradients are averaged by them, then clipped once; without, each is clipped, and then
-            they are averaged.
-        head: that of the party's ledger with its last release, echoed: by it the party notices an old copy.
+        shares: with shares (q,), gradients are averaged with these weights and then clipped; None: each gradient is
+            clipped, then they are averaged.
+        head: the head of the party's ledger in its last release, by which the party detects rollback of its ledger.
 
     Example:
         >>> job = plan.job()  # `plan` as in the example of `dpvalue.Plan`
@@ -141,12 +141,12 @@ class Request(Message):
         return f"Request(round {self.round} of job {self.job[:12]}, {points})"
 
     def to(self, like: Tensor) -> Request:
-        """Return the same request, in the type and on the device of a tensor."""
+        """Return the request with tensors of the type and on the device of `like`."""
         return replace(self, points=self.points.to(like), shares=None if self.shares is None else self.shares.to(like))
 
     @property
     def query(self) -> Query:
-        """The question, to one party."""
+        """The query to one party."""
         if self.shares is not None:
             return AtPoints(self.points, self.shares)
         first_party = torch.zeros(len(self.points), dtype=torch.int64, device=self.points.device)
@@ -159,7 +159,7 @@ class Request(Message):
 
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Request:
-        """Return the request that a file describes."""
+        """Return the request of a file's header and tensors."""
         _REQUEST("", header)
         shares = float_tensor(tensors, "shares", 1) if "shares" in tensors else None
         return build(cls, "the request", {**header, "points": float_tensor(tensors, "points", 2), "shares": shares})
@@ -167,10 +167,10 @@ class Request(Message):
 
 @dataclass(frozen=True, eq=False)
 class Release(Message):
-    """What leaves a party in a round.
+    """The release of a party in a round.
 
-    Formal guarantee: the releases of a party to a job's requests are private as the job's `privacy` says, if the party
-    made them; nothing else of its rows is in it.
+    Formal guarantee: the releases that a `Party` makes for a job's requests have the guarantee of the job's `privacy`,
+    and contain nothing else of the party's rows.
 
     Attributes:
         job: the digest of the job.
@@ -211,7 +211,7 @@ class Release(Message):
 
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Release:
-        """Return the release that a file describes."""
+        """Return the release of a file's header and tensors."""
         _RELEASE("", header)
         if set(tensors) != {"numbers"}:
             raise DpvalueError("a release must hold the tensor 'numbers' and no other")
@@ -219,7 +219,7 @@ class Release(Message):
 
 
 def float_tensor(tensors: Tensors, name: str, dimensions: int) -> Tensor:
-    """A tensor of a file: of floating point numbers, with so many dimensions, none of them empty."""
+    """Return a tensor of a file; raise unless it has floating point numbers and this number of dimensions."""
     tensor = tensors.get(name)
     if tensor is None or not tensor.is_floating_point() or tensor.dim() != dimensions or not tensor.numel():
         raise DpvalueError(f"the tensor {name!r} must be floating point numbers in {counted(dimensions, 'dimension')}")
@@ -228,20 +228,20 @@ def float_tensor(tensors: Tensors, name: str, dimensions: int) -> Tensor:
 
 @dataclass(frozen=True)
 class AtPoints:
-    """Gradients at the points (q, size) are averaged by shares (q,), then clipped; (q, n, size): each party's own."""
+    """Gradients at points (q, size), or (q, n, size) for n parties, averaged with shares (q,) and then clipped."""
 
     points: Tensor
     shares: Tensor
 
     @property
     def probes(self) -> int:
-        """How many clipped gradients of a party are added up."""
+        """The number of clipped gradients of a party in the sum."""
         return 1
 
 
 @dataclass(frozen=True)
 class OnWalks:
-    """As many models for each party as there are probes: its gradient at each is clipped, then they are averaged.
+    """The mean of `probes` clipped gradients of each party, each at its own model.
 
     `pieces` yields parties (b,) and models (b, size), in any order.
     """

@@ -1,17 +1,17 @@
-"""Which directions a party's gradient is released in: a small basis that the coordinator makes from public rows.
+"""Projections: a release in a small basis of directions, which the coordinator makes from public rows.
 
-A party need not spend its budget on directions that the utility does not see. The sources:
+A projection spends the budget only on directions that matter for the utility. The sources:
 
-    path       the way of a public model: from the initial model to the one trained on the public set. The gradient is
-               averaged over the straight line between them. Its component along the line is then, exactly, how much
-               the public training lowers the party's loss, per unit of length: int_0^1 grad l . u dt = (l_0 - l_1) / L.
+    path       the path of a public model: from the initial model to the one trained on the public set. The gradient is
+               averaged over the straight line between them. Its component along the line is exactly the decrease of
+               the party's loss by public training, per unit of length: int_0^1 grad l . u dt = (l_0 - l_1) / L.
     utility    the gradient of the public loss at the initial model (and at models trained on from there)
     classes    its gradients class by class
     singular   the leading singular vectors of the public rows' gradients
-    loss       no direction at all: the negated loss under a public model, a score. For regression the component along a
-               path is linear in the label, (y - f_0)^2 - (y - f_1)^2, and cannot tell a label that is far off from one
-               that agrees; the loss can. Scores have no coalitions: what is valued is their sum (`methods.scores`),
-               for which neither the utility nor a learning rate counts.
+    loss       no direction: the score, which is the negated loss under a public model. For regression the component
+               along a path is linear in the label, (y - f_0)^2 - (y - f_1)^2, and does not separate a distant label
+               from one that agrees; the loss does. The game of scores is their sum (`methods.scores`), which depends
+               on neither the utility nor a learning rate.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ class Projection:
     """A release in m public directions instead of all d.
 
     Args:
-        m: how many. With 1, every value is a function of one number per party, which costs least noise (a monotone one
-            while walks stay before the best point, as "auto" rates see to); redundancy shows only with more.
+        m: the number of directions. With 1, every value is a function of one number per party, with the least noise (a
+            monotone function while walks stay before the optimum, which "auto" rates ensure). Redundancy between
+            parties shows only with more.
         source: "path", "utility", "classes", "singular", or "loss" for a score; see the module.
-        steps: how long the public model is trained: the end of a "path" (None: chosen on the public set), or that of a
-            "loss" (None: a linear regression is fitted at once, of others it is chosen); for the other sources where
-            the walks start, trained on one half of the public set (None: at the initial model).
+        steps: the number of training steps of the public model. For "path" and "loss", the end of the path or the model
+            of the score (None: chosen on the public set; a linear regression is fitted in closed form). For the other
+            sources, the start of the walks, trained on half of the public set (None: the initial model).
 
     Example:
         >>> print(Projection(2, "utility"))
@@ -68,11 +69,11 @@ class Projection:
 
     @property
     def is_score(self) -> bool:
-        """Whether a score is released, and no gradient: what is valued is then the sum of scores."""
+        """Whether a score is released instead of a gradient; the game is then the sum of scores."""
         return self.source == "loss"
 
     def leaves_open(self, model: Model) -> bool:
-        """Return whether it is still to be chosen how long the public model is trained."""
+        """Return whether the number of training steps is still to be chosen."""
         at_once = isinstance(model, Linear) and model.task == REGRESSION
         return self.steps is None and (self.source == "path" or (self.is_score and not at_once))
 
@@ -90,10 +91,10 @@ class Projection:
 
 @dataclass(frozen=True)
 class Basis:
-    """Where walks start (d,), orthonormal directions (m, d), and the points (q, m) at which a first release is taken.
+    """The start of walks (d,), orthonormal directions (m, d), and the points (q, m) of the first release.
 
     The shares (q,) of the points sum to 1. Directions (of a path, the first) point uphill on the public loss, as
-    gradients do: a party whose data agrees with the public set has a positive component along them.
+    gradients do: a party whose data agrees with the public set has a positive component.
     """
 
     origin: Tensor
@@ -141,7 +142,7 @@ def make_basis(projection: Projection, model: Model, initial: Tensor, x: Tensor,
 
 
 def path_basis(projection: Projection, initial: Tensor, models: list[Tensor]) -> Basis:
-    """Return the basis of the straight line from the initial model to the last of these, and of the way in between."""
+    """Return the basis of the straight line from the initial to the last model, and of the models between."""
     path = [initial, *models]
     steps = [before - after for before, after in itertools.pairwise(path[:-1])]
     vectors = _orthonormal(torch.stack([initial - path[-1], *steps]), projection)
@@ -152,7 +153,7 @@ def path_basis(projection: Projection, initial: Tensor, models: list[Tensor]) ->
 
 
 def score_basis(projection: Projection, initial: Tensor, public_model: Tensor) -> Basis:
-    """Return the line from the initial model to a public one, and its end: where rows are asked for their loss."""
+    """Return the line from the initial model to a public one; the point is its end, for losses of rows."""
     vectors = _orthonormal((initial - public_model)[None], projection)
     return Basis(initial, vectors, (vectors @ (public_model - initial))[None], initial.new_ones(1))
 
@@ -179,7 +180,7 @@ def _orthonormal(directions: Tensor, projection: Projection) -> Tensor:
     vectors: list[Tensor] = []
     for direction in directions.to(torch.float64):
         rest = direction
-        for _ in range(2):  # twice: once leaves rounding behind
+        for _ in range(2):  # twice, because one pass leaves rounding errors
             for vector in vectors:
                 rest = rest - (vector @ rest) * vector
         if float(rest.norm()) > 1e-6 * float(direction.norm()) > 0:

@@ -1,4 +1,4 @@
-"""Which releases a party's contribution is made of, permutation by permutation.
+"""Schedules: when parties release, and which combination of releases each permutation uses.
 
 In the paper's kinds every permutation has one release per party, and permutation t walks with the combination
 W = X A of the releases A so far (paper, sec:norr_noise_reduce_eu). X is lower triangular (P1) and its rows sum to 1
@@ -10,9 +10,9 @@ W = X A of the releases A so far (paper, sec:norr_noise_reduce_eu). X is lower t
                    mean per-coordinate variance of the clipped gradients
     decaying       recursive: X_tt = 0.75 - 0.7 t/k on the own release, 1 - X_tt on the previous combination
 
-With blocks of b permutations the walks of a block advance together: each reads what was released before the block,
-and its own release; t in the formulas of X_tt is then (releases before the block) + 1, but for `decaying`, whose
-previous combination is the mean over the previous block.
+With blocks of b permutations the walks of a block advance together: each reads the releases before the block and its
+own release. Then t in the formulas of X_tt is (releases before the block) + 1; `decaying` reads the mean of the
+combinations over the previous block.
 
 `lagged` releases in R rounds of B probes: round 0 is taken at the initial model, a later round walks with the mean of
 the rounds before it and is valued. `replay` makes the same releases and then values with the final mean.
@@ -51,8 +51,9 @@ class Schedule:
         rounds: rounds of "lagged" (default: permutations / probes) and "replay" (default 2).
         probes: probes per round of "lagged" (default 50) and, after the first round, of "replay" (default 20).
         tolerance: "replay" stops once the largest standard error is below tolerance * standard deviation of the values.
-        block: how many walks of a correlated paper kind advance together; 1 is the exact schedule. More are faster, and
-            average less: a block's walks do not lean on one another (docs/reproduction.md has what that costs).
+        block: how many walks of a correlated paper kind advance together; 1 is the exact schedule. Larger blocks are
+            faster and average less, because the walks of a block do not use each other's releases; for the effect see
+            docs/reproduction.md.
         fresh_start: a new random initial model for each permutation (paper's kinds, models that start at random).
 
     Example:
@@ -97,7 +98,7 @@ class Schedule:
 
     @property
     def learns(self) -> bool:
-        """Whether it can combine the releases of federated learning, which come one after the other at one model."""
+        """Whether it can combine the releases of federated learning, which are sequential at one model."""
         return self.kind in ("independent", "running-mean", "decaying") and self.block == 1 and not self.fresh_start
 
     @property
@@ -215,8 +216,8 @@ class Schedule:
     def table_weights(self, permutations: int) -> Floats:
         """Return the weights on a party's releases in its row of the final table.
 
-        The mean of all releases: whatever a walk could use, the mean has the least noise. For "decaying", the last
-        combination, as its gradients are not alike.
+        They give the mean of all releases, which has the least noise. For "decaying" they give the last combination,
+        because its gradients differ.
         """
         releases = self.releases(permutations)
         if self.kind != "decaying":

@@ -1,7 +1,6 @@
-"""What a unit contributes, before it is clipped: the party's side of a method of valuing.
+"""Statistics: what a unit contributes before clipping. They are the party's side of a method of valuing.
 
-A job names a statistic and holds its public numbers; the code of it is installed at the party. A party builds from it
-what its rows are asked through, and nothing that came in the job is run.
+A job names a statistic and holds its public numbers; its code is installed at the party. No code of a job is run.
 """
 
 from __future__ import annotations
@@ -14,10 +13,22 @@ from typing import Any, ClassVar, Self
 from torch import Tensor
 
 from dpvalue.errors import DpvalueError, require_choice, require_positive
-from dpvalue.models import DescriptionModel, Linear, Model, Score, SubspaceModel, UnitNumbers, project_model
+from dpvalue.models import (
+    DescriptionModel,
+    Forest,
+    LeafOnes,
+    Linear,
+    Model,
+    Score,
+    SubspaceModel,
+    UnitNumbers,
+    Unsplit,
+    project_model,
+)
 from dpvalue.models.derived import EXTRA_NUMBERS
+from dpvalue.models.forest import MOST_CLASSES
 from dpvalue.protocol.archive import Tensors
-from dpvalue.stored import POSITIVE, build, fields
+from dpvalue.stored import COUNT, POSITIVE, build, fields
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,10 +36,10 @@ class StatisticContext:
     """The public things that a statistic is a function of, besides the unit itself.
 
     Attributes:
-        model: builds the model that was named; raises where it is not installed, or is another.
-        outputs: how many outputs a model has: the number of classes, or 1.
-        origin: the model that directions start from (d,).
-        basis: the public directions (m, d); None for all.
+        model: builds the model of the job; raises if it is not installed or differs.
+        outputs: the number of outputs of a model: classes, or 1.
+        origin: the parameters that directions start from (d,).
+        basis: the public directions (m, d); None: all directions.
     """
 
     model: Callable[[], Model]
@@ -47,41 +58,41 @@ class StatisticContext:
 class Statistic(ABC):
     """What a unit contributes, as a frozen dataclass of public numbers.
 
-    A subclass that parties can be asked for by a job is registered (`register_statistic`) under its name.
+    A subclass for use in jobs is registered under its name (`register_statistic`).
     """
 
     name: ClassVar[str]
     words: ClassVar[str]
-    """What it says of a record, to complete "asks for"."""
+    """What it says of a record; completes "asks for"."""
 
     @abstractmethod
     def width(self, directions: int) -> int:
-        """Return how many numbers a unit contributes, where a model has so many directions (or parameters)."""
+        """Return how many numbers a unit contributes, for a model with this number of directions (or parameters)."""
 
     @abstractmethod
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return what rows are asked through."""
+        """Return the function from rows to the numbers that units contribute."""
 
     def require_basis(self, basis: Tensor | None) -> None:  # noqa: B027  (any directions do, by default)
-        """Raise unless these directions are those of such a statistic."""
+        """Raise unless the statistic can use this basis."""
 
     def header(self) -> dict[str, Any]:
-        """Return its numbers and texts for a file; fields that are tensors are for `tensors`."""
+        """Return the fields for a file that are not tensors."""
         return {name: part for name, part in vars(self).items() if not isinstance(part, Tensor)}
 
     def tensors(self) -> Tensors:
-        """Return its tensors for a file."""
+        """Return its tensors for a file; a job leaves tensors of the same names out of its method."""
         return {name: part for name, part in vars(self).items() if isinstance(part, Tensor)}
 
     @classmethod
     def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
-        """Return what a file describes; raises unless it is what `header` and `tensors` return."""
+        """Return the statistic of a file's header and tensors; raise unless they fit."""
         return build(cls, f"the statistic {cls.name}", {**header, **tensors})
 
 
 @dataclass(frozen=True)
 class Gradient(Statistic):
-    """The gradient of the unit's loss at the models that are asked about, along the directions if there are some."""
+    """The gradient of the unit's loss at the models of the query, along the directions if there is a basis."""
 
     name: ClassVar[str] = "gradient"
     words: ClassVar[str] = "gradient of each record in public directions"
@@ -91,13 +102,13 @@ class Gradient(Statistic):
         return directions
 
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return the model, along the directions."""
+        """Return the model, moved along the directions."""
         return model_along(context)
 
 
 @dataclass(frozen=True)
 class Loss(Statistic):
-    """The negated loss under a public model, one number on a line: a score."""
+    """The score: the negated loss under a public model, one number."""
 
     name: ClassVar[str] = "score"
     words: ClassVar[str] = "negated loss of each record under a public model"
@@ -107,7 +118,7 @@ class Loss(Statistic):
         return directions
 
     def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
-        """Return the line, asked for losses."""
+        """Return the losses of models on the line."""
         line = model_along(context)
         assert isinstance(line, SubspaceModel)
         return Score(line)
@@ -158,23 +169,76 @@ class Description(Statistic):
         return super().of_parts(header, tensors)
 
 
+@dataclass(frozen=True, eq=False)
+class LeafCounts(Statistic):
+    """A one at the unit's leaf and class in each tree of a public forest: B ones, of length sqrt(B).
+
+    Args:
+        forest: the trees.
+        classes: the number of classes.
+    """
+
+    name: ClassVar[str] = "leaf-counts"
+    words: ClassVar[str] = "which leaf of each public tree each record falls into, with its label"
+
+    forest: Forest
+    classes: int
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.classes <= MOST_CLASSES:
+            raise DpvalueError(f"statistic.classes must be 2 to {MOST_CLASSES}, got {self.classes}")
+
+    def width(self, directions: int) -> int:
+        """Return the number of cells: trees x leaves x classes."""
+        return self.forest.trees * self.forest.leaves * self.classes
+
+    def unit_numbers(self, context: StatisticContext) -> UnitNumbers:
+        """Return the forest, ready to be asked for ones; raises unless it is for such rows and classes."""
+        model = context.model()
+        if not isinstance(model, Unsplit):
+            raise DpvalueError("leaf-counts are for the model 'trees'")
+        if self.classes != context.outputs:
+            raise DpvalueError(f"statistic.classes must be the {context.outputs} of the encoding, got {self.classes}")
+        self.forest.require_features(model.columns)
+        return LeafOnes(self.forest, self.classes)
+
+    def require_basis(self, basis: Tensor | None) -> None:
+        """Raise unless there are no directions."""
+        if basis is not None:
+            raise DpvalueError("leaf-counts have no basis")
+
+    def header(self) -> dict[str, Any]:
+        """Return the number of classes."""
+        return {"classes": self.classes}
+
+    def tensors(self) -> Tensors:
+        """Return the arrays of the trees."""
+        return self.forest.tensors()
+
+    @classmethod
+    def of_parts(cls, header: dict[str, Any], tensors: Tensors) -> Self:
+        """Return what a file describes; raises unless its trees are whole."""
+        fields(classes=COUNT)("statistic", header)
+        return build(cls, "the statistic leaf-counts", {"forest": Forest.of_tensors(tensors), **header})
+
+
 def model_along(context: StatisticContext) -> Model:
-    """Return the model, moved along the directions if there are some."""
+    """Return the model, moved along the directions if there is a basis."""
     model = context.whole_model()
     return model if context.basis is None else project_model(model, context.origin, context.basis)
 
 
-STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description)}
+STATISTICS: dict[str, type[Statistic]] = {kind.name: kind for kind in (Gradient, Loss, Description, LeafCounts)}
 
 
 def register_statistic(kind: type[Statistic]) -> None:
-    """Let jobs ask for a statistic by its name; it must be registered where parties answer, too."""
+    """Register a statistic under its name, for jobs; parties that answer must register it too."""
     if STATISTICS.setdefault(kind.name, kind) is not kind:
         raise DpvalueError(f"a statistic {kind.name!r} is registered already")
 
 
 def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
-    """Return the statistic that a file describes."""
+    """Return the statistic of a file's header and tensors."""
     if not isinstance(header, dict) or not isinstance(header.get("name"), str):
         raise DpvalueError(f"statistic must be an object with a name, got {header!r}")
     require_choice("statistic.name", header["name"], STATISTICS)
@@ -183,5 +247,5 @@ def statistic_of_parts(header: Any, tensors: Tensors) -> Statistic:
 
 
 def statistic_parts(statistic: Statistic) -> tuple[dict[str, Any], Tensors]:
-    """Return the header and the tensors by which a file describes a statistic."""
+    """Return the header and the tensors of a statistic for a file."""
     return {"name": statistic.name, **statistic.header()}, statistic.tensors()

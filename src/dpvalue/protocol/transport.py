@@ -1,4 +1,4 @@
-"""What crosses between a coordinator and a party's agent: byte strings, which nothing here looks into."""
+"""The transport between a coordinator and party agents: opaque byte strings."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Protocol
 _log = logging.getLogger("dpvalue")
 
 FAILED = "the party could not answer"
-"""What a coordinator is told whatever went wrong at a party: a text that depends on nothing."""
+"""The fixed refusal for every error at a party."""
 
 MALFORMED = "the party's answer has a wrong shape"
-"""What stands in place of an answer that is none. The coordinator's side writes it, a party never does."""
+"""The refusal that the coordinator's side substitutes for a malformed reply."""
 
 LONGEST_REFUSAL = 500
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a coordinator sends.
+    """A message of a coordinator.
 
     Attributes:
         job: the job's bytes.
-        request: the request's bytes; empty in the first round, where the party makes the request from the job itself.
+        request: the request's bytes; empty in the first round, whose request follows from the job.
     """
 
     job: bytes
@@ -34,11 +34,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Reply:
-    """What comes back: a release or a refusal, and never both.
+    """A reply of a party: either a release or a refusal.
 
     Attributes:
         release: the release's bytes; empty for a refusal.
-        refused: why there is none, one of a fixed list of texts; empty for a release.
+        refused: the reason of a refusal, one of a fixed list of texts; empty for a release.
     """
 
     release: bytes
@@ -54,31 +54,31 @@ class Reply:
 
 
 Respond = Callable[[Question], Reply]
-"""The party's side: what it answers to what is asked."""
+"""The party's side: a function from questions to replies."""
 
 
 class Nodes(Protocol):
-    """Whom a coordinator can ask, by number. Over Flower: `dpvalue.flower.app.GridNodes`."""
+    """The nodes of parties, by number. Over Flower: `dpvalue.flower.app.GridNodes`."""
 
     def nodes(self) -> list[int]:
-        """Return the nodes that are connected now, in order."""
+        """Return the connected nodes, in order."""
         ...
 
     def exchange(self, questions: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
-        """Ask nodes, and yield what each answers, as answers come; each node that was asked comes once.
+        """Send questions to nodes and yield each node's reply as it arrives, once per node.
 
         Args:
             questions: the question to each node.
-            deadline: seconds from now, after which who has not answered is absent: None. So is a node of whom
-                Flower reports an error.
+            deadline: seconds from now; the reply of a node without an answer by then, or with an error of Flower's, is
+                None.
         """
         ...
 
 
 def wait_for_nodes(nodes: Nodes, count: int, patience: float) -> list[int]:
-    """Return the nodes as soon as there are so many, or those that there are after so many seconds.
+    """Wait until `count` nodes are connected, at most `patience` seconds; return the connected nodes.
 
-    A SuperNode that was killed cannot come back before a minute has passed.
+    A SuperNode that was killed needs a minute to reconnect.
     """
     end = time.monotonic() + patience
     while len(connected := nodes.nodes()) < count and time.monotonic() < end:
@@ -87,9 +87,9 @@ def wait_for_nodes(nodes: Nodes, count: int, patience: float) -> list[int]:
 
 
 def answer(respond: Respond, question: Question | None) -> Reply:
-    """Return what the party answers; `FAILED`, and nothing else, where it raises or where what was asked has no shape.
+    """Return the party's reply; the fixed refusal `FAILED` for an exception or a malformed question.
 
-    Formal guarantee: no part of an exception leaves. Its text, which may hold a row, goes to the party's own log, at
+    Formal guarantee: no part of an exception leaves. Its text, which may quote a row, goes to the party's own log at
     level debug.
     """
     if question is not None:

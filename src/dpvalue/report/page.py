@@ -12,7 +12,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.detection import is_useful
-from dpvalue.display import counted, safe
+from dpvalue.display import MOST_NAMED, counted, safe
 from dpvalue.errors import DpvalueError
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED
 from dpvalue.methods.scores import Scores
@@ -29,7 +29,6 @@ from dpvalue.report.figures import (
 )
 from dpvalue.report.glossary import TERMS, tooltip
 from dpvalue.report.record import Record, Valuation
-from dpvalue.values.intervals import MOST_NAMED
 from dpvalue.values.payouts import amount
 
 if TYPE_CHECKING:
@@ -63,6 +62,7 @@ def report_page(values: pandas.DataFrame, record: Record) -> str:
         _verdict(record.values),
         _bars(values, names[0], pay) if few else _curve(values, names[0], record),
         table_section(values, columns),
+        _coverage(record.values),
         _promise(record),
         _federated(record),
         _tasks(record),
@@ -182,6 +182,19 @@ def _bars(values: pandas.DataFrame, name: str, pay: float | None) -> str:
         title = f"Shares of {amount(pay, pay)} in proportion to values; values below zero count as zero"
         figures += _figure("payouts-chart", title, paid)
     return f'<section><h2>Values</h2>{_keys(keys)}<div class="stack">{figures}</div></section>'
+
+
+def _coverage(values: Valuation) -> str:
+    """Who holds what others lack, with bars of the noise."""
+    if not values.coverage:
+        return ""
+    drawn = []
+    for held in values.coverage:
+        words = f"{held.share:.0%} ({held.low:.0%} to {held.high:.0%})"
+        drawn.append(Bar(f"{held.party}: {held.cell}", held.share, held.low, held.high, words, ""))
+    lines = "".join(f"<li>{safe(held)}</li>" for held in values.coverage)
+    figure = _figure("coverage-chart", "Shares of all records with the same features or class", drawn)
+    return f'<section><h2>Coverage</h2><ul>{lines}</ul><div class="stack">{figure}</div></section>'
 
 
 def _figure(name: str, title: str, drawn: list[Bar]) -> str:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
+from dpvalue.methods.leaf_coverage import Holding
 from dpvalue.methods.scores import Scores
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, choice_of, read
@@ -77,6 +78,7 @@ class Valuation:
         pay: a total to share; None for none.
         game: a text on the game, if it is not the utility of models but the sum of scores; else empty.
         metric: the metric, as text.
+        coverage: which records parties mostly hold themselves; empty where releases do not tell.
     """
 
     semivalues: tuple[str, ...]
@@ -87,6 +89,7 @@ class Valuation:
     pay: Annotated[float, POSITIVE] | None
     game: str
     metric: str
+    coverage: tuple[Holding, ...] = ()
 
     @property
     def utility(self) -> str:

@@ -15,7 +15,7 @@ from dpvalue.data.utility import METRICS
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.games.semivalues import semivalues
 from dpvalue.methods import GAMES
-from dpvalue.models import COLUMN_MODELS, TASK_OF
+from dpvalue.models import COLUMN_MODELS, TASK_OF, TREES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import is_whole, parse
@@ -76,6 +76,8 @@ class RunConfig:
         require_choice("preprocess", self.preprocess, PREPROCESSORS)
         self.fixed_task  # noqa: B018  (raises where options are of two tasks)
         require_choice("game", self.game, GAMES)
+        if self.model == TREES and (self.game != "auto" or self.schedule is not None):
+            raise DpvalueError(f"model {TREES} makes one release its own way: leave game and schedule out")
         if self.game == "refit" and self.schedule is not None:
             raise DpvalueError(
                 f"schedule {self.schedule} is for game steps: game refit makes one release of its own; give only "

@@ -56,8 +56,7 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
     """Return what is known of a run once its releases are made; enough to value them later."""
     from dpvalue import __version__
 
-    directions = "all directions" if table.projection is None else str(table.projection)
-    how = f"{table.schedule}, {directions}, learning rate {table.learning_rate:.3g}"
+    how = f"{table.schedule}, {table.method.released}, learning rate {table.learning_rate:.3g}"
     return Record(
         made=datetime.now(UTC).date().isoformat(),  # the hour would tell how long the private steps took
         versions=Versions(__version__, platform.python_version(), torch.__version__),
@@ -82,7 +81,9 @@ def valued_record(
     metric = as_metric(result.utility.metric).title
     return replace(
         record,
-        values=Valuation(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
+        values=Valuation(
+            names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric, result.coverage()
+        ),
         curves=tuple(_points(curve) for curve in curves),
         detection=None if known is None else _detection(result, known),
     )

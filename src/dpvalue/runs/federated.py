@@ -26,7 +26,7 @@ from dpvalue.errors import DpvalueError, require_count
 from dpvalue.games.estimates import Estimate, Estimator, warn_if_not_finite
 from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.party.contributions import Contributions, Responder
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.privacy.guarantees import Guarantee
 from dpvalue.privacy.noise import noise_source
 from dpvalue.progress import Progress, reporting, silent
@@ -242,7 +242,7 @@ def federated(
         raise DpvalueError("permutations must not be given for federated learning: give rounds and orders")
     kinds = _semivalues(semivalues)
     require_count("orders", orders)
-    asked, labels = read_given(settings, given)
+    asked, labels = read_keywords(settings, given)
     private, public = read_data(parties, utility, *labels)
     with asked.engine.threading(), reporting(progress) as tell:
         prepared = prepare_learning(public, asked, rounds, *private.counts(asked.privacy))

@@ -17,14 +17,12 @@ from dpvalue.detection import ceiling, epsilon_of_ceiling, gaussian_ceiling, lap
 from dpvalue.display import counted
 from dpvalue.engine.engines import TABLES
 from dpvalue.errors import DpvalueError, require_count, require_number
-from dpvalue.methods.base import method_named
-from dpvalue.methods.choosing import choose, method_of
-from dpvalue.methods.steps import Steps
+from dpvalue.methods.choosing import choose, method_of, method_of_settings
 from dpvalue.planning.rehearsal import Rehearsal
-from dpvalue.planning.settings import EntryKeywords, Settings, read_given, shows_settings
+from dpvalue.planning.settings import EntryKeywords, Settings, read_keywords, shows_settings
 from dpvalue.planning.situation import CAN_WORK as CAN_AGREE
 from dpvalue.planning.situation import CANNOT_WORK as CANNOT_AGREE
-from dpvalue.planning.situation import Agreement, Situation, expected_at, no_laplace
+from dpvalue.planning.situation import Agreement, Situation, expectation_at, scalar_law_error
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
 from dpvalue.privacy.laws import find_law
@@ -45,7 +43,7 @@ def plan(
     records: int = 1,
     parameters: int | None = None,
     auc: float | None = None,
-    **given: Unpack[EntryKeywords],
+    **keywords: Unpack[EntryKeywords],
 ) -> Plan:
     """Return what a run would spend, and how good its values are expected to be.
 
@@ -63,7 +61,7 @@ def plan(
         records: records per party, when `parties` is a number.
         parameters: of the model, for the size of the table, when there is no utility.
         auc: a target AUC; the plan then states the epsilon that it needs.
-        **given: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
+        **keywords: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
     Returns:
         the plan; `print` shows it as a page.
@@ -75,8 +73,8 @@ def plan(
         >>> round(dpv.plan(800, privacy=Privacy(epsilon=2.0)).limits.gaussian_ceiling, 3)
         0.782
     """
-    asked, labels = read_given(settings, given)
-    privacy = asked.privacy
+    run_settings, labels = read_keywords(settings, keywords)
+    privacy = run_settings.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: a plan needs a budget")
     if auc is not None:
@@ -86,9 +84,9 @@ def plan(
     public = None if utility is None else as_utility(utility, *labels)
     sizes, units = public_counts(parties, privacy, records, *labels, public)
     if public is None:
-        return _without_data(asked, privacy, sizes, units, parameters, auc)
+        return _without_data(run_settings, privacy, sizes, units, parameters, auc)
     # Who hands over parties has opened their data: from then on nothing is measured.
-    return plan_sizes(public, asked, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
+    return plan_sizes(public, run_settings, (sizes, units), auc=auc, timed=isinstance(parties, Integral))
 
 
 def plan_sizes(
@@ -117,48 +115,48 @@ def _without_data(
 ) -> Plan:
     """A plan from the budget alone. Where both mechanisms are possible, which one it will be is open."""
     schedule, n, fixed = settings.resolved_schedule, len(units), settings.fixed_projection
-    method = Steps if settings.game == "auto" else method_named(settings.game)
+    method = method_of_settings(settings)
     method.require_budget(privacy, auc)
     if method.one_release:
         schedule = Schedule("replay", rounds=1, probes=1)
     elif schedule.kind == "replay" and (fixed is not None or privacy.vector_law is None):
         schedule = replace(schedule, rounds=schedule.rounds or 1)
     releases = schedule.releases(settings.permutations)
-    both = _mechanisms(settings, privacy, releases, n)
-    possible = [offered for offered in both.values() if offered is not None]
+    guarantees = _mechanisms(settings, privacy, releases, n)
+    possible = [offered for offered in guarantees.values() if offered is not None]
     if not possible:
-        raise no_laplace(settings, privacy)
+        raise scalar_law_error(settings, privacy)
     is_open = len(possible) > 1 or (
         settings.free_projection and privacy.vector_law is not None and not method.one_release
     )
-    spent = None if is_open else possible[0]
-    epsilon = privacy.epsilon if spent is None or spent.epsilon is None else spent.epsilon
+    run_guarantee = None if is_open else possible[0]
+    epsilon = privacy.epsilon if run_guarantee is None or run_guarantee.epsilon is None else run_guarantee.epsilon
     noise = None
-    if spent is not None and spent.noise_multiplier is not None:
-        noise = spent.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
+    if run_guarantee is not None and run_guarantee.noise_multiplier is not None:
+        noise = run_guarantee.noise_multiplier * float(np.linalg.norm(schedule.table_weights(settings.permutations)))
     width = None if is_open or method.one_release else parameters
     if fixed is not None:
         width = fixed.m
-    elif spent is not None and find_law(spent.law).scalar:
+    elif run_guarantee is not None and find_law(run_guarantee.law).scalar:
         width = 1
     table = None if width is None else n * width * settings.engine.torch_dtype.itemsize
     works_at = epsilon_of_ceiling(0.75, privacy.neighbours)
-    wanted = None
+    target = None
     if auc is not None:
-        wanted = TargetAUC(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
-    made = Plan(
+        target = TargetAUC(auc, epsilon_of_ceiling(auc, privacy.neighbours) if privacy.unit == "party" else None)
+    planned = Plan(
         privacy=privacy,
         sizes=_typical(sizes, units),
         schedule=schedule,
-        spent=spent,
+        guarantee=run_guarantee,
         table_noise=noise,
-        limits=_limits(privacy, epsilon, both),
+        limits=_limits(privacy, epsilon, guarantees),
         projection=fixed,
         expected=None,
-        wanted=wanted,
+        target_auc=target,
         costs=Costs(table, None if table is None else TABLES * table),
     )
-    return replace(made, advice=advice(made, works_at, None))
+    return replace(planned, advice=advice(planned, works_at, None))
 
 
 def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, auc: float | None, timed: bool) -> Plan:
@@ -171,35 +169,35 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     rehearsal = None if method.one_release else situation.rehearsal()
     choice = choose(situation, rehearsal)
     expected = choice.method.expectation(situation, choice, rehearsal)
-    taken = timed_costs(situation, choice, time.perf_counter() - began) if timed else stated_costs(situation, choice)
-    spent = choice.guarantee
-    assert spent.epsilon is not None
-    assert spent.noise_multiplier is not None
-    both = _mechanisms(situation.settings, privacy, choice.releases, situation.n)
+    costs = timed_costs(situation, choice, time.perf_counter() - began) if timed else stated_costs(situation, choice)
+    run_guarantee = choice.guarantee
+    assert run_guarantee.epsilon is not None
+    assert run_guarantee.noise_multiplier is not None
+    guarantees = _mechanisms(situation.settings, privacy, choice.releases, situation.n)
     weights = choice.schedule.table_weights(situation.settings.permutations)
-    made = Plan(
+    planned = Plan(
         privacy=privacy,
         sizes=_typical(situation.sizes, situation.units),
         schedule=choice.schedule,
-        spent=spent,
-        table_noise=spent.noise_multiplier * float(np.linalg.norm(weights)),
-        limits=_limits(privacy, spent.epsilon, both),
+        guarantee=run_guarantee,
+        table_noise=run_guarantee.noise_multiplier * float(np.linalg.norm(weights)),
+        limits=_limits(privacy, run_guarantee.epsilon, guarantees),
         projection=choice.projection,
         expected=expected,
-        wanted=None
+        target_auc=None
         if auc is None or rehearsal is None
         else TargetAUC(auc, _epsilon_for(situation, privacy, rehearsal, auc)),
-        costs=taken,
+        costs=costs,
         prepared=PreparedRun(situation, encoding, choice, utility),
     )
     works_at = other_unit = None
-    if made.cannot_work and rehearsal is not None:
+    if planned.cannot_work and rehearsal is not None:
         works_at = _epsilon_for(situation, privacy, rehearsal, 0.75)
         if privacy.unit == "party" and np.median(situation.sizes) > 1:
             record = replace(privacy, unit="record")
             inner = replace(situation, units=situation.sizes, settings=replace(situation.settings, privacy=record))
-            other_unit = expected_at(inner, record, inner.rehearsal()).auc
-    return replace(made, advice=advice(made, works_at, other_unit))
+            other_unit = expectation_at(inner, record, inner.rehearsal()).auc
+    return replace(planned, advice=advice(planned, works_at, other_unit))
 
 
 def _advice_on_agreement(planned: Plan, expected: Agreement) -> str:
@@ -247,13 +245,13 @@ def _mechanisms(settings: Settings, privacy: Privacy, releases: int, n: int) -> 
     many = settings.projection is None or (settings.fixed_projection is not None and settings.fixed_projection.m > 1)
     for law in privacy.laws:
         count = 1 if find_law(law).scalar else releases
-        if not find_law(law).scalar or (one_release and not many and settings.game != "refit"):
+        if not find_law(law).scalar or (one_release and not many and not method_of_settings(settings).one_release):
             possible[law] = guarantee(privacy, privacy.noise_multiplier(count, n, law), count, None, False, law)
     return possible
 
 
-def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None]) -> Bounds:
-    gaussian, laplace = both["gaussian"], both["laplace"]
+def _limits(privacy: Privacy, epsilon: float, guarantees: dict[str, Guarantee | None]) -> Bounds:
+    gaussian, laplace = guarantees["gaussian"], guarantees["laplace"]
     mu = None if gaussian is None else gaussian.mu
     one_each = laplace is not None and privacy.parties_per_person == 1
     return Bounds(
@@ -265,12 +263,12 @@ def _limits(privacy: Privacy, epsilon: float, both: dict[str, Guarantee | None])
     )
 
 
-def _epsilon_for(situation: Situation, privacy: Privacy, rehearsal: Rehearsal, wanted: float) -> float:
+def _epsilon_for(situation: Situation, privacy: Privacy, rehearsal: Rehearsal, auc: float) -> float:
     """The smallest epsilon, to 2%, at which the best way to release is expected to have this AUC."""
 
     def reaches(epsilon: float) -> bool:
         budget = replace(privacy, epsilon=epsilon, accounting="composition")
-        return expected_at(situation, budget, rehearsal).auc >= wanted
+        return expectation_at(situation, budget, rehearsal).auc >= auc
 
     low, high = _EPSILONS
     if not reaches(high):

@@ -75,7 +75,7 @@ class Plan:
         privacy: the budget.
         sizes: how many parties, and how large.
         schedule: when parties release.
-        spent: the guarantee of the run; None while the mechanism is open, as choosing it takes a utility.
+        guarantee: the guarantee of the run; None while the mechanism is open, as choosing it takes a utility.
         table_noise: noise scale / sensitivity of a party's final row; None while the mechanism is open.
         limits: what the budget allows, by mechanism.
         projection: the directions of the releases; None: all, or not yet chosen, as that takes a utility.
@@ -83,7 +83,7 @@ class Plan:
             expected to be found, by rehearsal on the utility's rows, with the standard error: what other public rows,
             as many, might have said. Of the refit game: how well its values are expected to agree with retraining.
             None without a utility.
-        wanted: the AUC that was asked for, if any.
+        target_auc: the AUC that was asked for, if any.
         costs: memory, from public sizes; and time, measured on the utility's rows where `parties` was a number.
         advice: whether the budget can work, and what would.
         prepared: what was chosen, with a utility; `release` and `value` go on from it.
@@ -91,19 +91,19 @@ class Plan:
     Example:
         >>> parties = dpv.Parties(*train, groups=sites)  # names as in the example of `dpvalue.Result`
         >>> plan = dpv.plan(parties, test, privacy=privacy)
-        >>> plan.sizes.parties, plan.spent.mechanism, plan.cannot_work
+        >>> plan.sizes.parties, plan.guarantee.mechanism, plan.cannot_work
         (4, 'Gaussian', False)
     """
 
     privacy: Privacy
     sizes: Sizes
     schedule: Schedule
-    spent: Guarantee | None
+    guarantee: Guarantee | None
     table_noise: float | None
     limits: Bounds
     projection: Projection | None
     expected: Expectation | Agreement | None
-    wanted: TargetAUC | None
+    target_auc: TargetAUC | None
     costs: Costs
     advice: str = ""
     prepared: PreparedRun | None = field(default=None, repr=False, compare=False)
@@ -188,7 +188,9 @@ class Plan:
     @property
     def epsilon(self) -> float:
         """What is really spent; differs from privacy.epsilon only for accounting "poisson"."""
-        return self.privacy.epsilon if self.spent is None or self.spent.epsilon is None else self.spent.epsilon
+        return (
+            self.privacy.epsilon if self.guarantee is None or self.guarantee.epsilon is None else self.guarantee.epsilon
+        )
 
     @property
     def expected_auc(self) -> float | None:
@@ -203,7 +205,7 @@ class Plan:
     @property
     def epsilon_needed(self) -> float | None:
         """The epsilon that the target AUC needs; None without a target, or if it is unknown."""
-        return None if self.wanted is None else self.wanted.epsilon
+        return None if self.target_auc is None else self.target_auc.epsilon
 
     @property
     def efficiency(self) -> float | None:
@@ -241,7 +243,11 @@ class Plan:
         elif self.expected is not None:
             expected = f"expected AUC {self.expected.auc:.3f} ± {self.expected.error:.2g}"
         inside = "" if unit == "party" else f" of {counted(self.sizes.units, unit)}"
-        how = "" if self.spent is None else f"{self.spent.mechanism}, {counted(self.spent.releases, 'release')}, "
+        how = (
+            ""
+            if self.guarantee is None
+            else f"{self.guarantee.mechanism}, {counted(self.guarantee.releases, 'release')}, "
+        )
         warning = ", cannot work" if self.cannot_work else ""
         budget = f"epsilon = {self.epsilon:.4g} per {unit}"
         return f"Plan({self.sizes.parties} parties{inside}, {budget}, {how}{expected}{warning})"
@@ -258,11 +264,11 @@ class Plan:
         if self.privacy.accounting == "poisson":
             lines.append(f"claimed: epsilon = {self.privacy.epsilon:.4g} (poisson accounting); really spent:")
         lines.append(f"budget: epsilon = {self.epsilon:.4g} per {unit}, neighbours {self.privacy.neighbours}")
-        other = None if self.spent is None or self.spent.law in ("laplace", "gaussian") else self.spent
+        other = None if self.guarantee is None or self.guarantee.law in ("laplace", "gaussian") else self.guarantee
         ceilings = (limits.laplace, limits.laplace_ceiling), (limits.gaussian, limits.gaussian_ceiling), (other, None)
         for possible, most in ceilings:
             if possible is not None:
-                chosen = self.expected is not None and self.spent is not None and possible.law == self.spent.law
+                chosen = self.expected is not None and self.guarantee is not None and possible.law == self.guarantee.law
                 kind = "pure" if possible.mu is None else f"mu = {possible.mu:.3g}"
                 limit = f", AUC at most {most:.3f}" if most is not None and is_useful(most) else ""
                 mark = " (chosen)" if chosen else ""
@@ -289,8 +295,8 @@ class Plan:
                 lines.append(
                     f"expected AUC for labels that are three standard deviations off: {self.expected.far_off:.3f}"
                 )
-        if self.wanted is not None:
-            lines.append(self._needed(self.wanted))
+        if self.target_auc is not None:
+            lines.append(self._needed(self.target_auc))
         if costs.table_bytes is not None and costs.memory_bytes is not None:
             whole = "" if self.expected is None else " for the whole process"
             lines.append(f"memory: about {_size(costs.memory_bytes)}{whole}, table {_size(costs.table_bytes)}")
@@ -305,12 +311,12 @@ class Plan:
         text = (
             f"agreement with retraining: expected rank correlation {expected.spearman:.2f} ± {expected.error:.2g} "
             f"(standard error), {expected.sizes:.2f} for sizes alone; from a rehearsal{self._judged} on public rows; "
-            f"released: {self.projection}"
+            f"released: {self._made_by('released', str(self.projection))}"
         )
-        if expected.scaled < 0.95:
+        if expected.size_ratio < 0.95:
             text += (
-                f"; too few public rows: rehearsal parties had {expected.scaled:.0%} of the real {self.counted}s, with "
-                "the real noise"
+                f"; too few public rows: rehearsal parties had {expected.size_ratio:.0%} of the real {self.counted}s, "
+                "with the real noise"
             )
         return text
 
@@ -321,21 +327,24 @@ class Plan:
         return "" if is_loss else " with the loss as metric"
 
     def _releases(self) -> str:
-        if self.spent is None:
+        if self.guarantee is None:
             return f"{self.schedule.kind}; choosing a mechanism and directions needs a utility"
         if isinstance(self.expected, Agreement):
-            return "1 per party (refit game)"
-        return f"{self.spent.releases} per party ({self.schedule})"
+            return f"1 per party ({self._made_by('game_name', 'refit game')})"
+        return f"{self.guarantee.releases} per party ({self.schedule})"
 
-    def _needed(self, wanted: TargetAUC) -> str:
-        auc = f"AUC {wanted.auc:g}"
-        if wanted.epsilon is None:
+    def _made_by(self, attribute: str, default: str) -> str:
+        return default if self.prepared is None else str(getattr(self.prepared.choice.method, attribute))
+
+    def _needed(self, target: TargetAUC) -> str:
+        auc = f"AUC {target.auc:g}"
+        if target.epsilon is None:
             return f"{auc}: give a utility to see which epsilon it needs"
-        if wanted.epsilon == float("inf"):
+        if target.epsilon == float("inf"):
             return f"{auc} is out of reach at any epsilon with this utility and model"
         if self.expected is None:
-            return f"{auc} needs epsilon = {wanted.epsilon:.3g} or more without a trusted curator"
-        return f"{auc} is expected at epsilon = {wanted.epsilon:.3g}"
+            return f"{auc} needs epsilon = {target.epsilon:.3g} or more without a trusted curator"
+        return f"{auc} is expected at epsilon = {target.epsilon:.3g}"
 
 
 def _size(number: int) -> str:

@@ -114,9 +114,10 @@ def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) ->
     header, tensors = make_table(
         settings, wide, encoding, rows, tuple(least.tolist()), np.zeros(len(least)), least
     ).parts()
+    held = {"initial", "basis", f"{METHOD}trunk", *(f"{METHOD}{name}" for name in wide.method.statistic.tensors())}
     return (
         {name: part for name, part in header.items() if name != "encoding"},
-        {name: part for name, part in tensors.items() if name not in ("initial", "basis", f"{METHOD}trunk")},
+        {name: part for name, part in tensors.items() if name not in held},
     )
 
 

@@ -1,8 +1,7 @@
-"""Which parties can be told apart: the difference of two values beside its noise, and groups of those that cannot."""
+"""Compare the values of parties: the difference of two values with its interval, and groups of similar parties."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from statistics import NormalDist
@@ -19,21 +18,21 @@ Name = str | int
 
 @dataclass(frozen=True)
 class Comparison:
-    """The value of one party beside another's; made by `Result.compare`. str() of it says who is worth more, if either.
+    """The difference of two parties' values; made by `Result.compare`. str() returns it as a sentence.
 
     Attributes:
-        first: a party.
-        second: another.
-        difference: the first's value less the second's.
-        low: from where the difference lies at the level.
-        high: up to where.
-        confidence: the highest level at which the interval of the difference leaves out 0; 0 if there is none. It is
-            about the noise, as the intervals are, and no probability that the first's data is better.
-        level: of the interval.
+        first: the first party.
+        second: the second party.
+        difference: the value of the first party less that of the second.
+        low: lower end of the interval of the difference.
+        high: upper end.
+        confidence: the highest level at which the interval excludes 0; 0 if there is none. It describes the noise only,
+            and is no probability that the data of the first party is better.
+        level: level of the interval.
 
     Example:
         >>> comparison = result.compare("east", "west")  # `result` as in the example of `dpvalue.Result`
-        >>> comparison.difference > 0, comparison.told_apart
+        >>> comparison.difference > 0, comparison.distinguishable
         (True, True)
     """
 
@@ -46,22 +45,21 @@ class Comparison:
     level: float
 
     @property
-    def told_apart(self) -> bool:
-        """Whether the interval leaves out 0."""
+    def distinguishable(self) -> bool:
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
     def __str__(self) -> str:
         first, second = one_line(str(self.first)), one_line(str(self.second))
-        between = f"({self.level:.0%} interval {self.low:.3g} to {self.high:.3g})"
-        if not self.told_apart:
-            return (
-                f"{first} and {second} cannot be distinguished: their values differ by {self.difference:.3g} {between}."
-            )
-        more, less = (first, second) if self.difference > 0 else (second, first)
-        sure = "more than 99.9%" if self.confidence > 0.999 else f"{100 * self.confidence:.3g}%"
+        interval = f"({self.level:.0%} interval {self.low:.3g} to {self.high:.3g})"
+        if not self.distinguishable:
+            differ = f"their values differ by {self.difference:.3g} {interval}"
+            return f"{first} and {second} cannot be distinguished: {differ}."
+        higher, lower = (first, second) if self.difference > 0 else (second, first)
+        confidence = "more than 99.9%" if self.confidence > 0.999 else f"{100 * self.confidence:.3g}%"
         return (
-            f"{more} is worth more than {less} with a confidence of {sure}: {first} minus {second} is "
-            f"{self.difference:.3g} {between}."
+            f"{higher} is worth more than {lower} with a confidence of {confidence}: {first} minus {second} is "
+            f"{self.difference:.3g} {interval}."
         )
 
     def __repr__(self) -> str:
@@ -71,72 +69,62 @@ class Comparison:
         return html_lines("Comparison", str(self))
 
 
-def compare(names: tuple[Name, ...], renoised: NoiseDraws, first: Name, second: Name, level: float) -> Comparison:
+def compare(names: tuple[Name, ...], draws: NoiseDraws, first: Name, second: Name, level: float) -> Comparison:
     """Return the difference of two parties' values, with its interval."""
-    one, other = place(names, first), place(names, second)
-    first, second = names[one], names[other]
-    if one == other:
+    first_place, second_place = place(names, first), place(names, second)
+    first, second = names[first_place], names[second_place]
+    if first_place == second_place:
         raise DpvalueError(f"two different parties must be named, got {first!r} twice")
-    std, off = renoised.spread(lambda values: values[..., [one]] - values[..., [other]])
-    found = renoised.interval(lambda values: values[..., [one]] - values[..., [other]], level)
+    std, offset = draws.spread(lambda values: values[..., [first_place]] - values[..., [second_place]])
+    interval = draws.interval(lambda values: values[..., [first_place]] - values[..., [second_place]], level)
     # The level at which the rule's half width is the difference itself.
-    beyond = float(abs(found.estimate[0]) - off[0]) / WIDTH * quantile(0.95)
-    sure = 0.0
-    if beyond > 0:
-        sure = 2 * NormalDist().cdf(beyond / std[0]) - 1 if std[0] > 0 else 1.0
-    difference, low, high = (float(edge[0]) for edge in (found.estimate, found.low, found.high))
-    return Comparison(first, second, difference, low, high, sure, level)
+    distance = float(abs(interval.estimate[0]) - offset[0]) / WIDTH * quantile(0.95)
+    confidence = 0.0
+    if distance > 0:
+        confidence = 2 * NormalDist().cdf(distance / std[0]) - 1 if std[0] > 0 else 1.0
+    difference, low, high = (float(edge[0]) for edge in (interval.estimate, interval.low, interval.high))
+    return Comparison(first, second, difference, low, high, confidence, level)
 
 
 def find(names: tuple[Name, ...], name: object) -> int | None:
-    """Return the place of a party, None if there is none; a whole number may be given as text."""
+    """Return the index of a party, or None; a whole number may be given as text."""
     if isinstance(name, bool):
-        return None  # True == 1, but it is no name
+        return None  # True == 1, but True is no name
     if name in names:
         return names.index(name)
-    return next((at for at, own in enumerate(names) if str(own) == name), None)
+    return next((index for index, party in enumerate(names) if str(party) == name), None)
 
 
 def place(names: tuple[Name, ...], name: Name) -> int:
-    """Return the place of a party; raise for one that there is not, and name those that are like it."""
-    at = find(names, name)
-    if at is None:
-        texts = {str(own): own for own in names}
-        near = [texts[text] for text in get_close_matches(str(name), texts, n=3)] or list(names[:5])
-        others = ", ..." if len(near) < len(names) else ""
-        raise UnknownPartyError(f"party must be one of {', '.join(map(repr, near))}{others}; got {name!r}")
-    return at
+    """Return the index of a party; raise for an unknown one, and name similar parties."""
+    index = find(names, name)
+    if index is None:
+        texts = {str(party): party for party in names}
+        similar = [texts[text] for text in get_close_matches(str(name), texts, n=3)] or list(names[:5])
+        ellipsis = ", ..." if len(similar) < len(names) else ""
+        raise UnknownPartyError(f"party must be one of {', '.join(map(repr, similar))}{ellipsis}; got {name!r}")
+    return index
 
 
-def groups(names: tuple[Name, ...], renoised: NoiseDraws, level: float) -> tuple[tuple[Name, ...], ...]:
-    """Return the parties in groups, no two members of which can be told apart.
+def groups(names: tuple[Name, ...], draws: NoiseDraws, level: float) -> tuple[tuple[Name, ...], ...]:
+    """Return the parties in groups whose members cannot be told apart.
 
-    Parties are taken from the highest value down; one joins the group of the one before it unless the interval of its
-    difference from any member leaves out 0, and then begins the next. So any two of a group cannot be told apart, and
-    the first of a group can be told from some member of the group before it, though maybe not from all.
-    A party without a value is a group of its own.
+    Parties are sorted by value, descending. A party joins the current group unless the interval of its difference from
+    a member excludes 0; then it begins the next group. So no two members of a group can be told apart. The first party
+    of a group differs from some member of the group before, but maybe not from all.
+    A party without a value forms its own group.
     """
-    order = np.argsort(-renoised.estimate, kind="stable")
-    found: list[list[int]] = []
+    order = np.argsort(-draws.estimate, kind="stable")
+    ordered_groups: list[list[int]] = []
     for party in order:
-        if found and not _differs(renoised, party, np.array(found[-1]), level).any():
-            found[-1].append(party)
+        if ordered_groups and not _differs(draws, party, np.array(ordered_groups[-1]), level).any():
+            ordered_groups[-1].append(party)
         else:
-            found.append([party])
-    return tuple(tuple(names[party] for party in group) for group in found)
+            ordered_groups.append([party])
+    return tuple(tuple(names[party] for party in group) for group in ordered_groups)
 
 
-def _differs(renoised: NoiseDraws, party: int, others: Ints, level: float) -> Bools:
-    """Which of some parties a party can be told from; NaN can be told from everything."""
-    gap = renoised.interval(lambda values: values[..., [party]] - values[..., others], level)
+def _differs(draws: NoiseDraws, party: int, others: Ints, level: float) -> Bools:
+    """Which of `others` differ from a party at the level; NaN differs from every value."""
+    gap = draws.interval(lambda values: values[..., [party]] - values[..., others], level)
     return ~((gap.low <= 0) & (gap.high >= 0))
-
-
-def listed(names: Iterable[Name]) -> str:
-    """Return names as they stand in a sentence.
-
-    >>> listed(["A", "B", "C"])
-    'A, B and C'
-    """
-    texts = [one_line(str(name)) for name in names]
-    return " and ".join([", ".join(texts[:-1]), texts[-1]] if len(texts) > 1 else texts)

@@ -1,24 +1,22 @@
-"""How sure values are: what they become under fresh noise, and intervals made from that.
+"""Intervals of values, from replays of the private table with fresh noise.
 
-The private table is given fresh noise of its own size and replayed, `draws` times; to each value so made, Gaussian
-noise of its Monte Carlo error is added. Whatever is computed from values (a value itself, a difference, a rank, a
-payout) is computed from each draw as well, and its interval at a level is
+Fresh noise of the same size is added to the private table, which is then replayed, `draws` times. Each value of a draw
+gets Gaussian noise of its Monte Carlo error. A statistic of values (a value, a difference, a rank, a payout) is
+computed for each draw. Its interval at a level is
 
     estimate ± (2.2 z sd + |mean over draws - estimate|),        z = Phi^-1((1 + level) / 2) / Phi^-1(0.975),
 
-with sd and mean over the draws: 2.2 standard deviations at 95%. The second term is there because a table that is noisy
-already moves further from the truth when noise is added again: by as much, about, as it has moved before. Percentiles
-of the draws leave that out and cover too seldom. In it, the estimate is the replay of the table as it is, over the
-permutations of the draws.
+with sd and mean over the draws: 2.2 standard deviations at 95%. The second term corrects bias: adding noise to a noisy
+table moves it from the truth by about as much as the first noise did. Percentiles of the draws ignore that and cover
+too seldom. In this term, the estimate is the replay of the table itself, over the permutations of the draws.
 
-The refit game reads a release as the average of what a party's data may be. There sd and mean are those of draws of
-what parties would have released without noise, given what they have, each valued without noise: where a party is too
-small for its budget, the average hardly moves with the noise, and fresh noise alone would call it sure. Where fresh
-noise moves values more than these draws do, sd is that of fresh noise, up to twice theirs: they are right for data like
-that which the reading expects.
+The refit game uses the posterior mean of a party's data. There sd and mean are over posterior draws of the releases
+without noise, each valued without noise. A party that is too small for its budget has a posterior mean that hardly
+depends on the noise, so fresh noise alone would give an interval that is too short. If fresh noise moves values more
+than the posterior draws, sd is that of fresh noise, but at most twice theirs: the posterior assumes typical data.
 
-The intervals are about what the same releases would say without noise: the same job, clipping norm and directions.
-Neither clipping nor the error of the game itself, its distance from what retraining would say, is in them.
+The intervals describe what the same releases would give without noise: same job, clipping norm and directions. They
+exclude the error of clipping and of the game itself, which is its distance from retraining.
 """
 
 from __future__ import annotations
@@ -45,19 +43,17 @@ if TYPE_CHECKING:
     from dpvalue.values.noisy import NoisyValues
 
 WIDTH = 2.2
-"""Half of a 95% interval in standard deviations."""
+"""Half the width of a 95% interval, in standard deviations."""
 
-_MOST_NOISE = 2.0  # what fresh noise may count, in what data may be
+_MOST_NOISE = 2.0  # largest ratio of the sd of fresh noise to the posterior sd
 
-MOST_NAMED = 30
-"""Up to so many parties are looked at one by one."""
 
 Statistic = Callable[[Floats], Floats]
-"""Takes values (..., n), and returns what is computed from them (..., m)."""
+"""A function from values (..., n) to numbers (..., m)."""
 
 
 class NoiseDrawSettings(TypedDict, total=False):
-    """How the draws behind intervals are made; the arguments of `Result.renoised`."""
+    """The arguments of `Result.noise_draws`."""
 
     draws: int | None
     utility: Any
@@ -67,7 +63,7 @@ class NoiseDrawSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Intervals:
-    """Estimates, and between what they lie at a level; all of one shape."""
+    """Estimates with the lower and upper ends of their intervals at a level; arrays of one shape."""
 
     estimate: Floats
     low: Floats
@@ -77,54 +73,54 @@ class Intervals:
 
 @dataclass(frozen=True, eq=False)
 class NoiseDraws:
-    """The values of one semivalue, and what they become under fresh noise; made by `Result.renoised`.
+    """The values of one semivalue, and its values with fresh noise; made by `Result.noise_draws`.
 
     Attributes:
         estimate: the values (n,).
-        replayed: the values of the table as it is, by the permutations of the draws (n,).
+        replay: the values of the table without fresh noise, over the permutations of the draws (n,).
         draws: the values of the table with fresh noise (draws, n).
         errors: the Monte Carlo errors of the values (n,).
-        seed: of the Monte Carlo errors that are added to draws.
-        without: the values of what parties may have released without noise (draws, n), of the refit game; None for
-            others.
+        seed: seed of the Monte Carlo errors that are added to the draws.
+        noise_free: for the refit game, the values of posterior draws of the releases without noise (draws, n); None
+            for other games.
     """
 
     estimate: Floats
-    replayed: Floats
+    replay: Floats
     draws: Floats
     errors: Floats
     seed: int
-    without: Floats | None = None
+    noise_free: Floats | None = None
 
     @property
     def noise_std(self) -> Floats:
         """The standard deviation of each value due to the DP noise alone."""
         with np.errstate(invalid="ignore"):  # an infinite utility shows in the values
-            return np.asarray(np.std(self.draws - self.replayed, axis=0, ddof=1))  # exactly 0 where nothing moves
+            return np.asarray(np.std(self.draws - self.replay, axis=0, ddof=1))  # exactly 0 without noise
 
     @cached_property
     def _errors(self) -> Floats:
-        """Monte Carlo errors of exactly their size (draws, n)."""
-        drawn = stream(self.seed, Purpose.MONTE_CARLO).standard_normal(self.draws.shape)
-        return np.asarray(self.errors * ((drawn - drawn.mean(0)) / drawn.std(0, ddof=1)))
+        """Gaussian noise whose standard deviations over the draws equal the Monte Carlo errors (draws, n)."""
+        normals = stream(self.seed, Purpose.MONTE_CARLO).standard_normal(self.draws.shape)
+        return np.asarray(self.errors * ((normals - normals.mean(0)) / normals.std(0, ddof=1)))
 
     def spread(self, statistic: Statistic) -> tuple[Floats, Floats]:
-        """Return of something that is computed from values the standard deviation, and how far draws are off."""
+        """Return the standard deviation of a statistic over the draws, and the absolute bias of the draws."""
         with np.errstate(invalid="ignore"):
-            replayed = statistic(self.replayed)
-            moved = statistic(self.draws + self._errors) - replayed
-            std = np.asarray(moved.std(0, ddof=1))
-            if self.without is None:
-                return std, np.asarray(np.abs(moved.mean(0)))
-            may_be = statistic(self.without + self._errors) - replayed
-            own = np.asarray(may_be.std(0, ddof=1))
-            return np.clip(std, own, _MOST_NOISE * own), np.asarray(np.abs(may_be.mean(0)))
+            replay = statistic(self.replay)
+            differences = statistic(self.draws + self._errors) - replay
+            std = np.asarray(differences.std(0, ddof=1))
+            if self.noise_free is None:
+                return std, np.asarray(np.abs(differences.mean(0)))
+            posterior = statistic(self.noise_free + self._errors) - replay
+            posterior_std = np.asarray(posterior.std(0, ddof=1))
+            return np.clip(std, posterior_std, _MOST_NOISE * posterior_std), np.asarray(np.abs(posterior.mean(0)))
 
     def interval(self, statistic: Statistic, level: float = 0.95) -> Intervals:
-        """Return the intervals of something that is computed from values."""
+        """Return the intervals of a statistic."""
         estimate = statistic(self.estimate)
-        std, off = self.spread(statistic)
-        half = WIDTH * quantile(level) / quantile(0.95) * std + off
+        std, offset = self.spread(statistic)
+        half = WIDTH * quantile(level) / quantile(0.95) * std + offset
         return Intervals(estimate, estimate - half, estimate + half, level)
 
     def values(self, level: float = 0.95) -> Intervals:
@@ -132,20 +128,20 @@ class NoiseDraws:
         return self.interval(lambda values: values, level)
 
     def ranks(self, level: float = 0.95) -> Intervals:
-        """Return the intervals of the ranks (1 is the highest value), widened to whole numbers."""
-        found = self.interval(ranks, level)
-        low, high = np.floor(found.low + 1e-9), np.ceil(found.high - 1e-9)
-        return Intervals(found.estimate, np.maximum(low, 1), np.minimum(high, len(self.estimate)), level)
+        """Return the intervals of the ranks (1 for the highest value), rounded outwards to whole numbers."""
+        interval = self.interval(ranks, level)
+        low, high = np.floor(interval.low + 1e-9), np.ceil(interval.high - 1e-9)
+        return Intervals(interval.estimate, np.maximum(low, 1), np.minimum(high, len(self.estimate)), level)
 
 
 def quantile(level: float) -> float:
-    """Return how many standard deviations either way hold a share `level` of a normal distribution."""
+    """Return the z with P(|Z| <= z) = level for a standard normal Z."""
     require_number("level", level, "above 0 and below 1", isinstance(level, float) and 0 < level < 1)
     return NormalDist().inv_cdf((1 + level) / 2)
 
 
 def ranks(values: Floats) -> Floats:
-    """Return the ranks of values (..., n): 1 is the highest; of equal ones the first is higher; NaN has none.
+    """Return the ranks of values (..., n): 1 for the highest; ties by position; NaN for NaN.
 
     >>> ranks(np.array([0.1, 0.3, float("nan"), 0.2])).tolist()
     [3.0, 1.0, nan, 2.0]
@@ -155,44 +151,44 @@ def ranks(values: Floats) -> Floats:
 
 
 def default_draws(parties: int, walks: int) -> int:
-    """Return how many draws intervals are made from, where it was not said.
+    """Return the default number of draws.
 
-    30 where up to 8 parties were valued exactly (256 coalitions), else 20; of more than 10,000 parties fewer, down
-    to 4: they would take minutes.
+    30 for up to 8 parties with exact values (256 coalitions), otherwise 20; fewer above 10,000 parties, down to 4, as
+    they would take minutes.
     """
     return 30 if walks == 0 and parties <= 8 else min(20, max(4, 200_000 // parties))
 
 
-def renoise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, NoiseDraws]:
-    """Return what values become under fresh noise, by semivalue; `game` is that of the table, None without privacy."""
+def draw_noise(result: NoisyValues, game: ReleaseGame | None, draws: int, progress: Progress) -> dict[str, NoiseDraws]:
+    """Return the values with fresh noise, by semivalue; `game` is the game of the table, None without privacy."""
     table, kinds = result.table, result.semivalues
-    again, without = [], []
+    replays, noise_free = [], []
     if game is not None:
-        # The same way as the run: all coalitions, or its permutations, as many as give each party 20 marginals.
+        # As in the run: all coalitions, or its permutations, as many as give each party 20 marginals.
         walks = min(result.walks, _walks_for(LEAST_WALKS, kinds, table.n)) or 2**MOST_PLAYERS_ENUMERATED
         std = torch.from_numpy(table.noise_std).to(game.rows)[:, None]
-        again.append(estimate_values(game, kinds, walks, 1e-12, table.seed).estimates)
+        replays.append(estimate_values(game, kinds, walks, 1e-12, table.seed).estimates)
         progress("errors", 0, draws)
-        for number, drawn in enumerate(_fresh_noise(result, draws), start=1):
-            noisy = game.with_rows(game.rows + std * torch.from_numpy(drawn).to(std))
-            again.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
-            may_be = game.without_noise(stream(table.seed, Purpose.POSSIBLE_VALUES, number))
-            if may_be is not None:
-                without.append(estimate_values(may_be, kinds, walks, 1e-12, table.seed).estimates)
+        for number, noise in enumerate(_fresh_noise(result, draws), start=1):
+            noisy = game.with_rows(game.rows + std * torch.from_numpy(noise).to(std))
+            replays.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
+            posterior_game = game.without_noise(stream(table.seed, Purpose.POSSIBLE_VALUES, number))
+            if posterior_game is not None:
+                noise_free.append(estimate_values(posterior_game, kinds, walks, 1e-12, table.seed).estimates)
             progress("errors", number, draws)
-    found = {}
+    draws_of = {}
     for kind in kinds:
-        own = result.estimates[kind.name]
-        values = [estimates[kind.name].values for estimates in again] or [own.values] * (draws + 1)
-        may_be_values = np.array([estimates[kind.name].values for estimates in without]) if without else None
-        found[kind.name] = NoiseDraws(
-            own.values, values[0], np.array(values[1:]), own.std_errors, table.seed, may_be_values
+        estimate = result.estimates[kind.name]
+        values = [estimates[kind.name].values for estimates in replays] or [estimate.values] * (draws + 1)
+        noise_free_values = np.array([estimates[kind.name].values for estimates in noise_free]) if noise_free else None
+        draws_of[kind.name] = NoiseDraws(
+            estimate.values, values[0], np.array(values[1:]), estimate.std_errors, table.seed, noise_free_values
         )
-    return found
+    return draws_of
 
 
 def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:
-    """How many permutations give each party this many marginals, counted by their weights."""
+    """The number of permutations that give each party this many effective marginals."""
     weights = [kind.position_weights(n) for kind in kinds]
     # Leave-one-out is not sampled. Of weights p that are 1 on average, the effective share is n / sum p^2.
     shares = [float(np.square(p).mean()) for p in weights if p[:-1].any()]
@@ -200,7 +196,7 @@ def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:
 
 
 def _fresh_noise(result: NoisyValues, draws: int) -> Iterator[Floats]:
-    """Yield noise of variance 1, of the law and shape of the table's."""
+    """Yield noise of variance 1, with the law and shape of the table."""
     table = result.table
     law, shape = find_law(table.guarantee.law), tuple(table.rows.shape)
     if not law.scalar:
@@ -208,5 +204,5 @@ def _fresh_noise(result: NoisyValues, draws: int) -> Iterator[Floats]:
             yield law.sampling.numbers(stream(table.seed, Purpose.RENOISE, draw), shape) / law.sampling.std
         return
     # Tails may be heavy: the spread of 20 Laplace draws would be off by a quarter, so it is made exact.
-    drawn = law.sampling.numbers(stream(table.seed, Purpose.RENOISE), (draws, *shape))
-    yield from (drawn - drawn.mean(0)) / drawn.std(0, ddof=1)
+    noise = law.sampling.numbers(stream(table.seed, Purpose.RENOISE), (draws, *shape))
+    yield from (noise - noise.mean(0)) / noise.std(0, ddof=1)

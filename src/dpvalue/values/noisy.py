@@ -1,4 +1,4 @@
-"""What can be said of values under noise: how sure they are, who can be told apart, and how a total is shared."""
+"""Statements on noisy values: intervals, comparisons, groups, payouts and verdict."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.progress import Progress, reporting
 from dpvalue.values.comparison import Comparison, compare, groups
-from dpvalue.values.intervals import Intervals, NoiseDraws, NoiseDrawSettings, default_draws, renoise
+from dpvalue.values.intervals import Intervals, NoiseDraws, NoiseDrawSettings, default_draws, draw_noise
 from dpvalue.values.payouts import Shares, share_out
 from dpvalue.values.verdict import Verdict, judge
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class NoisyValues(ABC):
-    """Values of a private table, and the game that gave them; `Result` is one.
+    """The values of a private table, with the game that they come from; the base of `Result`.
 
-    Formal guarantee: everything here is post-processing of the releases; no private data is read.
+    Formal guarantee: all methods are post-processing of the releases; no private data is read.
     """
 
     table: Table
@@ -35,54 +35,54 @@ class NoisyValues(ABC):
 
     @abstractmethod
     def name_of(self, semivalue: str | None) -> str:
-        """Return the name of a semivalue; None is the first."""
+        """Return the name of a semivalue; None stands for the first."""
 
     @abstractmethod
     def game(self, utility: Any = None, target: str | None = None) -> Any:
-        """Return the game that is valued."""
+        """Return the game of the values."""
 
-    def renoised(
+    def noise_draws(
         self,
         draws: int | None = None,
         utility: Any = None,
         target: str | None = None,
         progress: bool | Progress = False,
     ) -> dict[str, NoiseDraws]:
-        """Return what the values become under fresh noise, by semivalue: what all errors and intervals are made from.
+        """Return the values with fresh noise, by semivalue; all errors and intervals are made from them.
 
-        Fresh noise of the table's size is added to the table, which is then replayed over the same permutations, all
-        that `draws` times. Free: no private data is read. An estimate, as the table that it perturbs is noisy already;
-        for the paper's schedules it is that of a replay of their final table. It is made once and kept.
+        Each draw adds fresh noise of the same size to the table and replays it over the same permutations. It spends
+        nothing: no private data is read. It is an estimate, as the table is noisy already; for the paper's schedules it
+        replays their final table. The draws are computed once and stored.
 
         Args:
-            draws: how many times; at least 2. None: 30 where up to 8 parties were valued exactly, else 20; of more
-                than 10,000 parties fewer.
+            draws: number of draws; at least 2. None: 30 for up to 8 parties with exact values, otherwise 20; fewer
+                above 10,000 parties.
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
             progress: show a bar on a terminal; or a callable (stage, done, total).
 
         Returns:
-            what the values become, by the name of the semivalue.
+            the draws, by the name of the semivalue.
 
         Raises:
-            DpvalueError: a count of draws below 2, or no utility after loading.
+            DpvalueError: fewer than 2 draws, or no utility after loading.
 
         Example:
-            >>> result.renoised(draws=4)["shapley"].draws.shape  # `result` as in the example of `dpvalue.Result`
+            >>> result.noise_draws(draws=4)["shapley"].draws.shape  # `result` as in the example of `dpvalue.Result`
             (4, 4)
         """
         draws = default_draws(self.table.n, self.walks) if draws is None else draws
         require_count("draws", draws, least=2)
         key = draws, id(utility), target
-        if key not in self._renoised:
-            with self.engine.threading(), reporting(progress) as tell:
+        if key not in self._stored_draws:
+            with self.engine.threading(), reporting(progress) as report_progress:
                 game = self.game(utility, target) if self.table.guarantee.private else None
-                self._renoised[key] = utility, renoise(self, game, draws, tell)
-        return self._renoised[key][1]
+                self._stored_draws[key] = utility, draw_noise(self, game, draws, report_progress)
+        return self._stored_draws[key][1]
 
     @cached_property
-    def _renoised(self) -> dict[tuple[int, int, str | None], tuple[Any, dict[str, NoiseDraws]]]:
-        """What was drawn, beside the utility: as long as that is kept, no other has its id."""
+    def _stored_draws(self) -> dict[tuple[int, int, str | None], tuple[Any, dict[str, NoiseDraws]]]:
+        """The draws, with their utility: while it is stored, no other object has its id."""
         return {}
 
     def noise_std(
@@ -95,7 +95,7 @@ class NoisyValues(ABC):
         """Return the standard deviation of each value due to the DP noise, by semivalue.
 
         Args:
-            draws: how many times the table is renoised; at least 2.
+            draws: number of draws; at least 2.
             utility: the utility of the run, needed again only after loading.
             target: the label column when utility is a DataFrame.
             progress: show a bar on a terminal; or a callable (stage, done, total).
@@ -104,28 +104,31 @@ class NoisyValues(ABC):
             the standard deviation of each party's value, by the name of the semivalue.
 
         Raises:
-            DpvalueError: as `renoised`.
+            DpvalueError: as `noise_draws`.
 
         Example:
             >>> bool((result.noise_std(draws=4)["shapley"] > 0).all())  # `result` as in the example of `dpvalue.Result`
             True
         """
-        return {name: found.noise_std for name, found in self.renoised(draws, utility, target, progress).items()}
+        return {
+            name: draws_of_kind.noise_std
+            for name, draws_of_kind in self.noise_draws(draws, utility, target, progress).items()
+        }
 
     def intervals(
         self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> Intervals:
-        """Return the interval of each value: what the same releases would say without noise.
+        """Return the interval of each value: what the same releases would give without noise.
 
-        The rule, and what is not in it, is in `dpvalue.values.intervals`.
+        `dpvalue.values.intervals` states the rule and the errors that it excludes.
 
         Args:
             semivalue: the name of a semivalue of this result; None is its first.
             level: of the intervals, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
-            the values with the edges of their intervals, in the order of the parties.
+            the values with the ends of their intervals, in the order of the parties.
 
         Raises:
             DpvalueError: an unknown semivalue, a level out of range, or no utility after loading.
@@ -140,15 +143,15 @@ class NoisyValues(ABC):
     def shares(
         self, total: float, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> Shares:
-        """Return what each party gets of a total that is shared in proportion to values, with intervals.
+        """Return the payout of each party for a total shared in proportion to values, with intervals.
 
-        Payouts sum to the total. A value below zero counts as zero: whoever harms gets nothing, and pays nothing.
+        Payouts sum to the total. A negative value counts as zero: the party gets nothing, and pays nothing.
 
         Args:
-            total: what is shared; positive.
+            total: the total; positive.
             semivalue: the name of a semivalue of this result; None is its first.
             level: of the intervals, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
             the payouts with their intervals.
@@ -171,23 +174,23 @@ class NoisyValues(ABC):
         level: float = 0.95,
         **again: Unpack[NoiseDrawSettings],
     ) -> Comparison:
-        """Return how two parties' values differ, and whether by more than the noise; str() of it is a sentence.
+        """Return the difference of two parties' values, and whether it exceeds the noise; str() gives a sentence.
 
         Args:
             first: the name of a party.
-            second: the name of another.
+            second: the name of another party.
             semivalue: the name of a semivalue of this result; None is its first.
             level: of the interval, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
             the difference with its interval, and the confidence that it is not zero.
 
         Raises:
-            DpvalueError: a party that there is not, or the same party twice.
+            DpvalueError: an unknown party, or the same party twice.
 
         Example:
-            >>> result.compare("east", "west").told_apart  # `result` as in the example of `dpvalue.Result`
+            >>> result.compare("east", "west").distinguishable  # `result` as in the example of `dpvalue.Result`
             True
         """
         return compare(self.table.names, self._of(semivalue, again), first, second, level)
@@ -195,15 +198,15 @@ class NoisyValues(ABC):
     def groups(
         self, semivalue: str | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> tuple[tuple[str | int, ...], ...]:
-        """Return the parties from the highest value down, in groups no two members of which can be told apart.
+        """Return the parties from the highest value down, in groups whose members cannot be told apart.
 
-        A party joins the group of the one above it unless the interval of its difference from some member leaves out 0;
-        then it begins the next. It can be told from that member, but maybe not from all of the group above.
+        A party joins the group above it unless the interval of its difference from a member excludes 0; then it begins
+        the next group. It differs from that member, but maybe not from all members of the group above.
 
         Args:
             semivalue: the name of a semivalue of this result; None is its first.
             level: of the intervals, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
             the names of the parties, group by group.
@@ -224,17 +227,17 @@ class NoisyValues(ABC):
         level: float = 0.95,
         **again: Unpack[NoiseDrawSettings],
     ) -> Verdict:
-        """Return what the values say, in plain sentences: who helps, who harms, who cannot be distinguished.
+        """Return the conclusions from the values, in sentences: which parties help or harm, and which are similar.
 
-        Of more than 30 parties it says which to look at first, and how many of those are likely to be wrong. With
-        `pay`, up to 30 parties are told what they would get of that total. The error of the game itself, its distance
-        from retraining, is not in it.
+        Above 30 parties it names the parties to inspect first, and the expected number of corrupted ones among them.
+        With `pay`, it states the payouts of up to 30 parties. It excludes the error of the game itself, which is its
+        distance from retraining.
 
         Args:
-            pay: a total; the verdict then says how it would be shared.
+            pay: a total; the verdict then states how it would be shared.
             semivalue: the name of a semivalue of this result; None is its first.
             level: of the intervals, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
             the sentences, and the parties that they are about.
@@ -249,4 +252,4 @@ class NoisyValues(ABC):
         return judge(self.table, self._of(semivalue, again), level, pay)
 
     def _of(self, semivalue: str | None, again: NoiseDrawSettings) -> NoiseDraws:
-        return self.renoised(**again)[self.name_of(semivalue)]
+        return self.noise_draws(**again)[self.name_of(semivalue)]

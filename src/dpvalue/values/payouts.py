@@ -1,4 +1,4 @@
-"""Sharing a total by values: who would be paid how much, and how sure that is."""
+"""Share a total in proportion to values, with intervals of the payouts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Shares:
-    """A total, shared in proportion to values; made by `Result.shares`. str() of it is a line a party.
+    """A total shared in proportion to values; made by `Result.shares`. str() returns one line per party.
 
     Attributes:
         names: the parties.
-        payouts: what each is paid; they sum to the total.
-        low: from where each payout lies at the level, never below 0.
-        high: up to where, never above the total.
-        total: what is shared.
-        level: of the intervals, which hold what privacy noise and the sampling of permutations do to payouts.
+        payouts: the payout of each party (n,); they sum to the total.
+        low: lower ends of the intervals (n,), at least 0.
+        high: upper ends of the intervals (n,), at most the total.
+        total: the shared total.
+        level: level of the intervals, which include privacy noise and the sampling of permutations.
 
     Example:
         >>> shares = result.shares(1000)  # `result` as in the example of `dpvalue.Result`
@@ -57,9 +57,9 @@ class Shares:
         return pd.DataFrame({"party": list(self.names), **columns})
 
     def words(self, place: int) -> str:
-        """Return the payout of the party at a place, with its interval."""
-        paid, low, high = (amount(edge[place], self.total) for edge in (self.payouts, self.low, self.high))
-        return f"{paid} ({low} to {high})"
+        """Return the payout of the party at an index, with its interval, as text."""
+        payout, low, high = (amount(edge[place], self.total) for edge in (self.payouts, self.low, self.high))
+        return f"{payout} ({low} to {high})"
 
     def __repr__(self) -> str:
         return f"Shares({amount(self.total, self.total)}: {extremes(self.names, self.payouts)})"
@@ -75,41 +75,41 @@ class Shares:
         return "\n".join(f"{one_line(str(name))}: {self.words(place)}" for place, name in enumerate(self.names))
 
 
-def share_out(names: tuple[str | int, ...], renoised: NoiseDraws, total: float, level: float = 0.95) -> Shares:
+def share_out(names: tuple[str | int, ...], draws: NoiseDraws, total: float, level: float = 0.95) -> Shares:
     """Return a total shared by values, with intervals.
 
-    Intervals are made before what is below zero counts as zero: else one who is near to being paid would seem sure of
-    getting nothing.
+    Intervals are computed before negative values are clipped to zero: otherwise a party just below zero would have
+    an interval of length zero.
     """
     require_positive("total", total)
-    require_payable(renoised.estimate)
-    found = renoised.interval(lambda values: _owed(values, total), level)
-    paid, low, high = (np.clip(edge, 0.0, total) for edge in (found.estimate, found.low, found.high))
-    return Shares(names, paid, low, high, float(total), level)
+    require_payable(draws.estimate)
+    interval = draws.interval(lambda values: _proportional(values, total), level)
+    payouts, low, high = (np.clip(edge, 0.0, total) for edge in (interval.estimate, interval.low, interval.high))
+    return Shares(names, payouts, low, high, float(total), level)
 
 
 def split(values: Floats, total: float) -> Floats:
-    """Return payouts in proportion to values (..., n); a value below zero counts as zero.
+    """Return payouts in proportion to values (..., n); a negative value counts as zero.
 
-    Where no value is above zero they say nothing of who has earned the total, and all are paid alike.
+    If no value is positive, all parties are paid alike.
 
     >>> split(np.array([3.0, -2.0, 1.0]), 100).tolist()
     [75.0, 0.0, 25.0]
     """
-    return np.maximum(_owed(values, total), 0.0)
+    return np.maximum(_proportional(values, total), 0.0)
 
 
-def _owed(values: Floats, total: float) -> Floats:
-    """Values in proportion to all that are above zero; those below it stay there, down to minus the total."""
-    everything = np.maximum(values, 0.0).sum(-1, keepdims=True)
-    alike = np.full_like(values, 1 / values.shape[-1])
-    # NaN is not above zero either, and stays.
-    owed = np.divide(values, everything, out=alike, where=~(everything <= 0))
-    return np.asarray(total * np.maximum(owed, -1.0))
+def _proportional(values: Floats, total: float) -> Floats:
+    """Values relative to the sum of the positive ones, times the total; not below minus the total."""
+    positive_sum = np.maximum(values, 0.0).sum(-1, keepdims=True)
+    equal_parts = np.full_like(values, 1 / values.shape[-1])
+    # NaN is not positive, and stays NaN.
+    parts = np.divide(values, positive_sum, out=equal_parts, where=~(positive_sum <= 0))
+    return np.asarray(total * np.maximum(parts, -1.0))
 
 
 def is_payable(values: Floats) -> bool:
-    """Return whether a total can be shared by values: all are finite, and one is above zero."""
+    """Return whether a total can be shared by values: all are finite, and one is positive."""
     return bool(np.isfinite(values).all() and (values > 0).any())
 
 
@@ -122,7 +122,7 @@ def require_payable(values: Floats) -> None:
 
 
 def amount(number: float, total: float) -> str:
-    """Return a part of a total as text: thousands apart, and as many decimals as the total calls for.
+    """Return a part of a total as text, with thousands separators and decimals that fit the total.
 
     >>> amount(41250.4, 100_000), amount(12.5, 100), amount(0.03125, 1)
     ('41,250', '12.50', '0.0312')

@@ -1,6 +1,6 @@
-"""Pictures of a result with matplotlib: every function draws on the axes it is given, or new ones, and returns them.
+"""Plots of a result with matplotlib: each function draws on the given axes, or on new ones, and returns them.
 
-Colours, fonts and sizes are those of the caller's style.
+Colours, fonts and sizes come from the caller's style.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ResultPlots:
-    """The pictures of one result: `result.plot.values()` and so on."""
+    """The plots of one result, as `result.plot.values()`."""
 
     result: Result
 
     def values(self, semivalue: str | None = None, ax: Axes | None = None, noise: bool = True) -> Axes:
-        """Draw the values in descending order, with their Monte Carlo errors and, with `noise`, the DP noise."""
+        """Plot the values in descending order, with their Monte Carlo errors and, with `noise`, the DP noise."""
         name, values = self._of(semivalue)
         axes = _axes(ax)
         order = np.argsort(-values, kind="stable")
@@ -51,7 +51,7 @@ class ResultPlots:
         return axes
 
     def curve(self, kind: str = "removal", semivalue: str | None = None, ax: Axes | None = None) -> Axes:
-        """Draw the utility as parties are removed (or added): highest first, lowest first, and at random."""
+        """Plot the utility as parties are removed (or added): highest first, lowest first, and at random."""
         require_choice("kind", kind, ("removal", "addition"))
         name, _ = self._of(semivalue)
         make = removal_curve if kind == "removal" else addition_curve
@@ -69,7 +69,7 @@ class ResultPlots:
         return axes
 
     def histogram(self, semivalue: str | None = None, ax: Axes | None = None, bins: int | str = "auto") -> Axes:
-        """Draw how values are distributed over parties."""
+        """Plot the histogram of the values."""
         name, values = self._of(semivalue)
         axes = _axes(ax)
         axes.hist(values[np.isfinite(values)], bins=bins)
@@ -78,7 +78,7 @@ class ResultPlots:
         return axes
 
     def convergence(self, semivalue: str | None = None, ax: Axes | None = None, permutations: int = 320) -> Axes:
-        """Draw the largest standard error, over the spread of the values, against permutations of the private table."""
+        """Plot the largest standard error, relative to the spread of the values, against the number of permutations."""
         name, _ = self._of(semivalue)
         require_count("permutations", permutations, least=40)
         steps = [20 * 2**doubling for doubling in range((permutations // 20).bit_length())]

@@ -1,4 +1,4 @@
-"""What a valuation found: values per semivalue, their errors, and what was spent; also as a table of a row a party."""
+"""The result of a valuation: values per semivalue, their errors, and the guarantee; also as a DataFrame."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from dpvalue.values.plots import ResultPlots
 if TYPE_CHECKING:
     import pandas
 
+    from dpvalue.methods.leaf_coverage import Holding
     from dpvalue.values.table import Table
 
 
@@ -37,21 +38,21 @@ if TYPE_CHECKING:
 class Result(NoisyValues):
     """Data values of the parties; made by `dpvalue.value`, `Table.value` or `revalue`.
 
-    Formal guarantee: everything in it is post-processing of the releases; `guarantee` says what they spent.
+    Formal guarantee: all content is post-processing of the releases; `guarantee` states what they spent.
 
-    It is a mapping of parties: `result["north"]` is the party's value by each semivalue, and `len`, `in`, iteration,
-    `keys()` and `items()` go by the parties' names. A whole number may be given as text. `values` are the same numbers
-    as arrays, by semivalue. A pickle holds the public rows as well; what `save` writes does not.
+    A result is a mapping from party names: `result["north"]` is the party's value by each semivalue; `len`, `in`,
+    iteration, `keys()` and `items()` use the names. A whole number may be given as text. `values` holds the same
+    numbers as arrays, by semivalue. A pickle holds the public rows; a file written by `save` does not.
 
     Attributes:
         table: the private table.
-        semivalues: which were estimated, in order.
-        estimates: per semivalue the values, Monte Carlo errors and counts.
-        walks: how many permutations were valued; 0 when no sampling was needed.
+        semivalues: the estimated semivalues, in order.
+        estimates: values, Monte Carlo errors and counts, by semivalue.
+        walks: number of valued permutations; 0 for exact values.
         converged: whether a replay met its tolerance; None for the other schedules.
         utility: the public utility of the run; None after loading, as files hold no rows.
-        engine: where the run was computed.
-        played: the game that was valued, for intervals to play again; None to make it from the table.
+        engine: the engine of the run.
+        valued_game: the game of the values, for intervals; None to make it from the table.
 
     Example:
         >>> x, x_test = np.linspace(-2, 2, 240)[:, None], np.linspace(-2, 2, 50)[:, None]
@@ -73,7 +74,7 @@ class Result(NoisyValues):
     converged: bool | None
     utility: Utility | None = field(repr=False)
     engine: Engine = field(repr=False)
-    played: ReleaseGame | None = field(default=None, repr=False)
+    valued_game: ReleaseGame | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """The number of parties."""
@@ -87,8 +88,8 @@ class Result(NoisyValues):
         return isinstance(party, str | Integral) and find(self.table.names, party) is not None
 
     def __getitem__(self, party: str | int) -> dict[str, float]:
-        at = place(self.table.names, party)
-        return {name: float(values[at]) for name, values in self.values.items()}
+        index = place(self.table.names, party)
+        return {name: float(values[index]) for name, values in self.values.items()}
 
     def keys(self) -> tuple[str | int, ...]:
         """Return the names of the parties.
@@ -103,7 +104,7 @@ class Result(NoisyValues):
         return self.table.names
 
     def items(self) -> list[tuple[str | int, dict[str, float]]]:
-        """Return each party's name and what `result[name]` returns.
+        """Return the name of each party with `result[name]`.
 
         Returns:
             a pair for each party.
@@ -121,47 +122,47 @@ class Result(NoisyValues):
 
     @property
     def std_errors(self) -> dict[str, Floats]:
-        """The Monte Carlo errors of the permutations alone, by semivalue; the part of the DP noise is `noise_std()`."""
+        """The Monte Carlo errors of the permutations, by semivalue; `noise_std()` is the part of the DP noise."""
         return {name: estimate.std_errors for name, estimate in self.estimates.items()}
 
     @property
     def counts(self) -> dict[str, Ints]:
-        """How many marginals of non-zero weight each value is made of, by semivalue."""
+        """The number of marginals of non-zero weight behind each value, by semivalue."""
         return {name: estimate.counts for name, estimate in self.estimates.items()}
 
     @property
     def sample_variances(self) -> dict[str, Floats]:
-        """The paper's s_j^2: the variance of the mean as if marginals were independent, by semivalue."""
+        """The paper's s_j^2, the variance of the mean for independent marginals, by semivalue."""
         return {name: estimate.sample_variances for name, estimate in self.estimates.items()}
 
     def name_of(self, semivalue: str | None) -> str:
-        """Return the name of a semivalue of this result; None is its first. Raises for one that it does not have."""
+        """Return the name of a semivalue of this result; None stands for its first. Raise for an unknown one."""
         name = semivalue or self.semivalues[0].name
         require_choice("semivalue", name, self.estimates)
         return name
 
     @property
     def plot(self) -> ResultPlots:
-        """Pictures: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
+        """Plots: `plot.values()`, `plot.curve()`, `plot.histogram()`, `plot.convergence()`; each returns Axes."""
         return ResultPlots(self)
 
     @property
     def guarantee(self) -> Guarantee:
-        """What was spent, in numbers; str() of it in words."""
+        """The guarantee of the releases; str() returns it as a sentence."""
         return self.table.guarantee
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is made again from the table and the utility: games hold functions that cannot be pickled."""
-        return {name: vars(self)[name] for name in self.__dataclass_fields__} | {"played": None}
+        """Leave out the game: it holds functions that cannot be pickled, and is made again from table and utility."""
+        return {name: vars(self)[name] for name in self.__dataclass_fields__} | {"valued_game": None}
 
     def game(self, utility: Any = None, target: str | None = None) -> ReleaseGame:
-        """Return the game that is valued: that of the table, under the utility of the run or another."""
-        return self._own_game if utility is None else self.table.game(as_utility(utility, target), self.engine)
+        """Return the game of the table, under the utility of the run or another one."""
+        return self._game if utility is None else self.table.game(as_utility(utility, target), self.engine)
 
     @cached_property
-    def _own_game(self) -> ReleaseGame:
-        if self.played is not None:
-            return self.played
+    def _game(self) -> ReleaseGame:
+        if self.valued_game is not None:
+            return self.valued_game
         if self.utility is None:
             raise DpvalueError("utility must be given: a loaded result has none, because files hold no rows")
         return self.table.game(self.utility, self.engine)
@@ -169,40 +170,40 @@ class Result(NoisyValues):
     def frame(
         self, noise: bool = False, pay: float | None = None, level: float = 0.95, **again: Unpack[NoiseDrawSettings]
     ) -> pandas.DataFrame:
-        """Return a DataFrame: party, its size, each semivalue with its errors, and the rank by the first (1 is best).
+        """Return a DataFrame: party, size, each semivalue with its errors, and the rank by the first (1 is best).
 
-        `size` is the public number of records (of persons, where these are protected), `<semivalue>_per_record` (or
-        `_per_person`) the value over it, which is left out where no party has more than one. `<semivalue>_mc_error` is
-        the Monte Carlo error of the permutations. With `noise`, `<semivalue>_noise` is the usually far larger standard
-        deviation due to the DP noise, `_low` and `_high` are the edges of the interval at `level`, and `rank_low` and
-        `rank_high` those of the rank. With `pay`, `payout` is the party's share of that total by the first semivalue,
-        with `noise` also `payout_low` and `payout_high`.
+        `size` is the public number of records (of persons for unit "person"). `<semivalue>_per_record` (or
+        `_per_person`) is the value divided by it, if some party has more than one. `<semivalue>_mc_error` is the Monte
+        Carlo error of the permutations. With `noise`, `<semivalue>_noise` is the standard deviation due to the DP
+        noise, which is usually far larger; `_low` and `_high` are the ends of the interval at `level`, and `rank_low`
+        and `rank_high` those of the rank. With `pay`, `payout` is the party's part of that total by the first
+        semivalue, with `noise` also `payout_low` and `payout_high`.
 
         Args:
-            noise: add the columns of the DP noise, of intervals and of ranks; this takes a while.
-            pay: a total; the frame then says what each party gets of it.
+            noise: add the columns of DP noise, intervals and ranks; this takes some time.
+            pay: a total; adds the payouts.
             level: of the intervals, above 0 and below 1.
-            **again: as in `renoised`: draws, utility, target, progress.
+            **again: as in `noise_draws`: draws, utility, target, progress.
 
         Returns:
             one row for each party, in the order of `values`.
 
         Raises:
-            DpvalueError: a total that is not positive, or that no value can share.
+            DpvalueError: a total that is not positive, or no positive value.
 
         Example:
             >>> list(result.frame().columns)  # `result` as in the example of `dpvalue.Result`
             ['party', 'size', 'shapley', 'shapley_mc_error', 'shapley_per_record', 'rank']
         """
-        return result_frame(self, self.renoised(**again) if noise else None, level, pay)
+        return result_frame(self, self.noise_draws(**again) if noise else None, level, pay)
 
     def top(self, k: int, semivalue: str | None = None, lowest: bool = False) -> pandas.DataFrame:
         """Return the rows of `frame()` of the k parties with the highest (or lowest) values, best (or worst) first.
 
         Args:
-            k: how many parties.
-            semivalue: by which semivalue; None is the first.
-            lowest: take the lowest values instead of the highest.
+            k: number of parties.
+            semivalue: name of the semivalue; None stands for the first.
+            lowest: return the lowest values instead of the highest.
 
         Returns:
             k rows of `frame()`.
@@ -218,11 +219,26 @@ class Result(NoisyValues):
         name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
 
+    def coverage(self) -> tuple[Holding, ...]:
+        """Return which records parties mostly hold themselves, where releases tell: those of `model="trees"`.
+
+        A statement holds for all parties and cells together at 95%, against the noise. Of more than 30 parties there is
+        none.
+
+        Returns:
+            the statements, by party; str() of each is a sentence.
+
+        Example:
+            >>> result.coverage()  # `result` as in the example of `dpvalue.Result`, whose releases are no counts
+            ()
+        """
+        return self.table.method.coverage(self.table)
+
     def revalue(self, utility: Any, **settings: Any) -> Result:
-        """Return other values from the same table, free: no private data is read.
+        """Return other values of the same table; it spends nothing, as no private data is read.
 
         Args:
-            utility: the public set to value by; another than before, if wanted.
+            utility: the public set; it may differ from that of the run.
             **settings: as in `Table.value`: semivalues, permutations, tolerance, target, engine, seed, progress.
 
         Returns:
@@ -239,10 +255,10 @@ class Result(NoisyValues):
         return self.table.value(utility, **settings)
 
     def save(self, path: str | Path) -> None:
-        """Write the result and its table to a file; `dpvalue.load` reads it back. It holds no rows of any data set.
+        """Write the result and its table to a file, which `dpvalue.load` reads. It holds no rows of any data set.
 
         Args:
-            path: the file; one that is there is replaced.
+            path: the file; an existing one is replaced.
 
         Raises:
             DpvalueError: a path that cannot be written.
@@ -277,15 +293,15 @@ class Result(NoisyValues):
 
     @property
     def _how(self) -> str:
-        """How the values were made, in a few words."""
-        walked = counted(self.walks, "permutation") if self.walks else "exact"
-        return f"{self.table.method.game_name}, {walked}, {self.guarantee.terms}"
+        """The game, the number of permutations and the guarantee, as short text."""
+        walks = counted(self.walks, "permutation") if self.walks else "exact"
+        return f"{self.table.method.game_name}, {walks}, {self.guarantee.terms}"
 
 
 def result_frame(
-    result: Result, renoised: dict[str, NoiseDraws] | None, level: float, pay: float | None
+    result: Result, draws: dict[str, NoiseDraws] | None, level: float, pay: float | None
 ) -> pandas.DataFrame:
-    """Return a result as a DataFrame; without `renoised` there is nothing in it of noise and intervals."""
+    """Return a result as a DataFrame; without `draws` there is nothing in it of noise and intervals."""
     import pandas as pd
 
     table = result.table
@@ -293,36 +309,36 @@ def result_frame(
     for name, estimate in result.estimates.items():
         columns[name] = estimate.values
         columns[f"{name}_mc_error"] = estimate.std_errors
-        if renoised is not None:
-            found = renoised[name].values(level)
-            columns[f"{name}_noise"] = renoised[name].noise_std
-            columns |= {f"{name}_low": found.low, f"{name}_high": found.high}
+        if draws is not None:
+            interval = draws[name].values(level)
+            columns[f"{name}_noise"] = draws[name].noise_std
+            columns |= {f"{name}_low": interval.low, f"{name}_high": interval.high}
         if (table.sizes > 1).any():
             columns[f"{name}_per_{table.counted}"] = per_size(result, name)
     frame = pd.DataFrame(columns)
     first = result.semivalues[0].name
     frame["rank"] = ranks(frame[first])
-    if renoised is not None:
-        found = renoised[first].ranks(level)
-        for end, edge in (("low", found.low), ("high", found.high)):
+    if draws is not None:
+        interval = draws[first].ranks(level)
+        for end, edge in (("low", interval.low), ("high", interval.high)):
             frame[f"rank_{end}"] = pd.Series(edge).astype("Int64")
     if pay is not None:
-        if renoised is None:
+        if draws is None:
             require_positive("pay", pay)
             require_payable(result.values[first])
             frame["payout"] = split(result.values[first], pay)
         else:
-            paid = share_out(table.names, renoised[first], pay, level).frame()
-            frame = frame.assign(**{name: paid[name] for name in ("payout", "payout_low", "payout_high")})
+            payouts = share_out(table.names, draws[first], pay, level).frame()
+            frame = frame.assign(**{name: payouts[name] for name in ("payout", "payout_low", "payout_high")})
     return frame
 
 
 def ranks(values: pandas.Series) -> pandas.Series:
-    """Return the rank of each value, from 1 for the highest; of equal ones the first is better."""
+    """Return the rank of each value, 1 for the highest; ties by position."""
     return values.rank(ascending=False, method="first").astype("Int64")
 
 
 def per_size(result: Result, name: str) -> Floats:
-    """Return the value of each party over its number of records (or persons); NaN for a party without any."""
+    """Return the value of each party divided by its number of records (or persons); NaN for an empty party."""
     sizes = result.table.sizes.astype(np.float64)
     return np.asarray(np.divide(result.values[name], sizes, out=np.full(len(sizes), np.nan), where=sizes > 0))

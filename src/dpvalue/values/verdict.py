@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dpvalue.arrays import Bools
-from dpvalue.display import html_lines, some
+from dpvalue.display import MOST_NAMED, html_lines, join_names, some
 from dpvalue.privacy.laws import Law, find_law
-from dpvalue.values.comparison import Name, groups, listed
-from dpvalue.values.intervals import MOST_NAMED, NoiseDraws
+from dpvalue.values.comparison import Name, groups
+from dpvalue.values.intervals import NoiseDraws
 from dpvalue.values.payouts import Shares, amount, is_payable, share_out
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class Verdict:
         return "\n".join(self.sentences)
 
 
-def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
+def judge(table: Table, draws: NoiseDraws, level: float = 0.95, pay: float | None = None) -> Verdict:
     """Return the verdict on the values of one semivalue; with `pay`, also how that total is shared."""
-    found, error = renoised.values(level), _error(renoised)
-    order = np.argsort(-found.estimate, kind="stable")
-    helps, harms = found.low > 0, found.high < 0
+    intervals, error = draws.values(level), _error(draws)
+    order = np.argsort(-intervals.estimate, kind="stable")
+    helps, harms = intervals.low > 0, intervals.high < 0
 
     def of(chosen: Bools) -> tuple[Name, ...]:
         return tuple(table.names[party] for party in order if chosen[party])
@@ -79,14 +79,14 @@ def judge(table: Table, renoised: NoiseDraws, level: float = 0.95, pay: float | 
     alike: tuple[tuple[Name, ...], ...] = ()
     first: tuple[Name, ...] = ()
     if table.n <= MOST_NAMED:
-        found_groups = groups(table.names, renoised, level)
+        found_groups = groups(table.names, draws, level)
         alike = tuple(group for group in found_groups if len(group) > 1)
         said = [*_each(better, worse, unclear, _beyond(error)), _alike(table.n, alike)]
         if pay is not None:
-            said.append(_paid(table.names, renoised, pay, level))
+            said.append(_paid(table.names, draws, pay, level))
     else:
-        known = of(np.isfinite(found.estimate))[::-1]
-        first = known[: 20 if table.n >= 100 else 10]
+        valued = of(np.isfinite(intervals.estimate))[::-1]
+        first = valued[: 20 if table.n >= 100 else 10]
         said = [_counted(table, len(better), len(worse), _beyond(error)), *_first(table, first)]
     said.append(_what_it_is_about(error, level))
     return Verdict(tuple(said), better, worse, unclear, alike, first)
@@ -96,13 +96,13 @@ def _each(better: tuple[Name, ...], worse: tuple[Name, ...], unclear: tuple[Name
     said = []
     if better:
         improve, their = ("improves", "its value is") if len(better) == 1 else ("improve", "their values are")
-        said.append(f"{listed(better)} {improve} the model: {their} above zero{beyond}.")
+        said.append(f"{join_names(better)} {improve} the model: {their} above zero{beyond}.")
     if worse:
         harm, their = ("harms", "its value is") if len(worse) == 1 else ("harm", "their values are")
-        said.append(f"{listed(worse)} {harm} the model: {their} below zero{beyond}.")
+        said.append(f"{join_names(worse)} {harm} the model: {their} below zero{beyond}.")
     if unclear:
         contain = "its interval contains" if len(unclear) == 1 else "their intervals contain"
-        said.append(f"Inconclusive for {listed(unclear)}: {contain} zero.")
+        said.append(f"Inconclusive for {join_names(unclear)}: {contain} zero.")
     return said
 
 
@@ -110,9 +110,9 @@ def _beyond(error: str) -> str:
     return f" by more than the {error}" if error else ""
 
 
-def _error(renoised: NoiseDraws) -> str:
+def _error(draws: NoiseDraws) -> str:
     """Return the kind of error that the intervals cover; empty where values are exact."""
-    return "noise" if renoised.noise_std.any() else "sampling error" if renoised.errors.any() else ""
+    return "noise" if draws.noise_std.any() else "sampling error" if draws.errors.any() else ""
 
 
 def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
@@ -120,14 +120,14 @@ def _alike(n: int, alike: tuple[tuple[Name, ...], ...]) -> str:
         return "Every party can be distinguished from the next in the ranking."
     if len(alike[0]) == n:
         return "No two parties can be distinguished."
-    return f"Cannot be distinguished from each other: {'; '.join(listed(group) for group in alike)}."
+    return f"Cannot be distinguished from each other: {'; '.join(join_names(group) for group in alike)}."
 
 
-def _paid(names: tuple[Name, ...], renoised: NoiseDraws, pay: float, level: float) -> str:
-    if not is_payable(renoised.estimate):
+def _paid(names: tuple[Name, ...], draws: NoiseDraws, pay: float, level: float) -> str:
+    if not is_payable(draws.estimate):
         total = amount(pay, pay)
         return f"{total} cannot be shared in proportion to these values: none is above zero, or some are missing."
-    return sentence_of_shares(share_out(names, renoised, pay, level))
+    return sentence_of_shares(share_out(names, draws, pay, level))
 
 
 def sentence_of_shares(shares: Shares) -> str:
@@ -135,7 +135,7 @@ def sentence_of_shares(shares: Shares) -> str:
     names, pay = shares.names, shares.total
     order = np.argsort(-shares.payouts, kind="stable")
     paid = [int(party) for party in order if shares.payouts[party] > 0]
-    told = [f"{listed([names[party]])} {shares.words(party)}" for party in paid]
+    told = [f"{join_names([names[party]])} {shares.words(party)}" for party in paid]
     rest = "" if len(paid) == len(names) else " The others get nothing."
     if len(paid) <= _MOST_TOLD:
         return f"Shares of {amount(pay, pay)} in proportion to values: {'; '.join(told)}.{rest}"
@@ -161,7 +161,7 @@ def _first(table: Table, first: tuple[Name, ...]) -> list[str]:
     """Return the parties to check first, and how many of them are expected to be wrong."""
     noun, count = _noun(table), len(first)
     numbered = "; row numbers start at 0" if noun == "rows" else ""
-    said = [f"Check first the {count} {noun} with the lowest values (lowest first{numbered}): {listed(first)}."]
+    said = [f"Check first the {count} {noun} with the lowest values (lowest first{numbered}): {join_names(first)}."]
     auc = table.expected_auc
     if auc is None:
         return [
@@ -203,21 +203,21 @@ def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> fl
     >>> expected_wrong(100, 20, 0.1, 0.5, law_named("gaussian"))
     2.0
     """
-    one, none = np.ones(()), np.full((), 1e-9)
+    unit_scale, no_scale = np.ones(()), np.full((), 1e-9)
 
     def below(threshold: float) -> float:
         """The share of parties without a shift that lie below."""
-        return float(law.wins(np.array(threshold), one, none))
+        return float(law.wins(np.array(threshold), unit_scale, no_scale))
 
-    apart = _solve(lambda shift: float(law.wins(np.array(shift), one, one)), auc)
-    edge = _solve(lambda at: share * below(at) + (1 - share) * below(at - apart), first / n)
+    apart = _solve(lambda shift: float(law.wins(np.array(shift), unit_scale, unit_scale)), auc)
+    edge = _solve(lambda point: share * below(point) + (1 - share) * below(point - apart), first / n)
     return round(n * share * below(edge), 6)
 
 
-def _solve(rising: Callable[[float], float], wanted: float) -> float:
+def _solve(function: Callable[[float], float], target: float) -> float:
     """Where a rising function has a value."""
     low, high = -100.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < wanted else (low, middle)
+        low, high = (middle, high) if function(middle) < target else (low, middle)
     return (low + high) / 2

@@ -1,4 +1,4 @@
-"""`python -m dpvalue.experiments.consortium data | truth | check | run | coverage | page`: values beside retraining.
+"""`python -m dpvalue.experiments.consortium data | truth | check | run | ...`: values beside retraining.
 
 data      writes a folder of all data sets, for a machine without scikit-learn
 truth     retrains on all coalitions, with torch and numpy alone, and writes the values as one file
@@ -6,6 +6,7 @@ check     compares our fits with scikit-learn's
 run       values all cells and seeds by each method, and scores them by the truth
 coverage  counts how often intervals hold the noise-free value
 page      writes the page and its pictures from what was run
+natural   the same for parties that differ in who their records are: natural truth | run | tables
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dpvalue.experiments.consortium.cells import CELLS, chosen_cells
 from dpvalue.experiments.consortium.check import compare
 from dpvalue.experiments.consortium.coverage import coverage, draw
 from dpvalue.experiments.consortium.methods import AVERAGING
+from dpvalue.experiments.consortium.natural.command import add_natural, run_natural
 from dpvalue.experiments.consortium.page import write_page
 from dpvalue.experiments.consortium.problems import make_problem
 from dpvalue.experiments.consortium.stored import (
@@ -74,8 +76,12 @@ def main() -> None:
         command.add_argument("--seeds", nargs="+", type=int, default=list(seeds))
     for command in (data, truth, check, run, covered):
         command.add_argument("--data-dir", help="where covtype.npz, winequality-red.csv and heart-disease/ are")
+    add_natural(commands)
     given = parser.parse_args()
-    does = {"data": _data, "truth": _truth, "check": _check, "run": _run, "coverage": _coverage, "page": _page}
+    does = {
+        "data": _data, "truth": _truth, "check": _check, "run": _run, "coverage": _coverage, "page": _page,
+        "natural": run_natural,
+    }  # fmt: skip
     does[given.command](given)
 
 

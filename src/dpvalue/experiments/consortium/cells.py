@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
@@ -18,6 +19,15 @@ DEFECT_SETS: dict[str, tuple[str, ...]] = {
     "free-rider": ("free-rider", "wrong-labels", "near-duplicates"),
 }
 """Each defect is that of one party. "other" shares none with "planted", nor with what directions are made from."""
+
+
+class Named(Protocol):
+    """A problem up to its seed, of this benchmark or of the natural one."""
+
+    @property
+    def name(self) -> str:
+        """The cell as text."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dpvalue.arrays import Array, Floats
 from dpvalue.errors import DpvalueError
-from dpvalue.experiments.consortium.cells import Cell
+from dpvalue.experiments.consortium.cells import Named
 from dpvalue.experiments.consortium.truth import Values
 
 ZERO = 1e-6
@@ -40,7 +40,7 @@ class Outcome:
     """
 
     method: str
-    cell: Cell
+    cell: Named
     seed: int
     epsilon: float | None
     values: Values

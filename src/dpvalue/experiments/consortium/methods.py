@@ -28,6 +28,7 @@ def settings_of(problem: Problem, game: str, epsilon: float | None) -> dpv.Setti
         noise="fast",
         seed=problem.seed,
         engine=dpv.Local(device="cpu", threads=1),
+        classes=None if problem.regression else tuple(range(problem.classes)),
     )
 
 

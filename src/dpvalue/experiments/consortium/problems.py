@@ -16,7 +16,7 @@ import numpy as np
 
 from dpvalue.arrays import Array, Floats, Ints
 from dpvalue.errors import DpvalueError
-from dpvalue.experiments.consortium.cells import Cell
+from dpvalue.experiments.consortium.cells import Cell, Named
 from dpvalue.experiments.consortium.defects import DEFECTS, FREE_RIDER, ROWS_NEEDED, Public, Records
 from dpvalue.experiments.paper.datasets import HOSPITALS, Arrays, load, load_hospitals
 
@@ -64,7 +64,7 @@ class Problem:
         scale: by how much sizes were cut, because rows do not suffice; 1 if they were not.
     """
 
-    cell: Cell
+    cell: Named
     seed: int
     public: Public
     parties: tuple[Records, ...]

@@ -1,0 +1,193 @@
+"""The model of a coalition: a public forest whose leaves hold the coalition's class shares.
+
+A node holds the counts of the leaves below it, summed over the coalition's members. Its class shares are smoothed
+towards those of its parent, at the root towards equal shares of all classes:
+
+    share(node) = (counts(node) + a share(parent)) / (total(node) + a),    a = 1 at the root.
+
+The forest's probability of a class is the mean over trees of the shares in the leaves that a row falls into. A public
+row is judged by the trees alone that were grown on the other half of the public rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dpvalue.arrays import Floats, Ints
+from dpvalue.data.utility import PublicSet
+from dpvalue.engine.engines import Engine
+from dpvalue.errors import DpvalueError
+from dpvalue.methods.growing import HALVES, half_of
+from dpvalue.models import Forest
+
+_AT_ROOT = 1.0
+_PIECE = 2**21  # numbers made at once: about what a cache holds, with room for a large forest
+
+
+@dataclass(frozen=True, eq=False)
+class Grown:
+    """A public forest and how its leaves are read: the public side of counts.
+
+    Attributes:
+        forest: the trees.
+        classes: the number of classes.
+        grown_on: the half of the public rows that each tree was grown on (trees,).
+        salt: what decides on the halves.
+        smoothing: how many records the shares of the parent count for in a node.
+    """
+
+    forest: Forest
+    classes: int
+    grown_on: Ints
+    salt: int
+    smoothing: float
+
+    def __post_init__(self) -> None:
+        if self.grown_on.shape != (self.forest.trees,) or set(self.grown_on.tolist()) != set(range(HALVES)):
+            raise DpvalueError("grown_on must say for each tree which half it was grown on, and name both halves")
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Trees, leaves and classes."""
+        return self.forest.trees, self.forest.leaves, self.classes
+
+    @cached_property
+    def _levels(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each depth from 1 on: the nodes there (k,) as numbers of tree and node, and places of their parents."""
+        forest, trees = self.forest, np.arange(self.forest.trees)
+        parent = np.full(forest.feature.shape, -1, dtype=np.int64)
+        for above_it in range(forest.nodes):
+            inner = forest.is_inner[:, above_it]
+            for child in (forest.left[:, above_it], forest.right[:, above_it]):
+                parent[trees[inner], child[inner]] = above_it
+        levels = []
+        above = np.where(np.arange(forest.nodes) == 0, trees[:, None], -1)  # the place of a node in the level above
+        for depth in range(1, int(forest.depth.max()) + 1):
+            tree, node = np.nonzero((forest.depth == depth) & (parent >= 0))
+            places = above[tree, parent[tree, node]]
+            levels.append(tuple(torch.from_numpy(part) for part in (tree, node, places)))
+            above = np.full_like(above, -1)
+            above[tree, node] = np.arange(len(tree))
+        return levels  # type: ignore[return-value]
+
+    @cached_property
+    def _below(self) -> Tensor:
+        """Which leaves are below a node, or are it (trees, nodes, leaves), as ones."""
+        forest = self.forest
+        found = np.zeros((forest.trees, forest.nodes, forest.leaves))
+        tree, node = np.nonzero(forest.leaf >= 0)
+        found[tree, node, forest.leaf[tree, node]] = 1.0
+        for above in range(forest.nodes - 1, -1, -1):
+            inner = np.flatnonzero(forest.is_inner[:, above])
+            for child in (forest.left[inner, above], forest.right[inner, above]):
+                found[inner, above] += found[inner, child]
+        return torch.from_numpy(found)
+
+    def shares(self, sums: Tensor) -> Tensor:
+        """Return the class shares in each leaf (trees, leaves, classes, c) of counts (trees, leaves, classes, c)."""
+        trees, leaves, classes, count = sums.shape
+        counts = torch.bmm(self._below.to(sums), sums.reshape(trees, leaves, -1)).clamp_min(0.0)
+        counts = counts.view(trees, -1, classes, count)
+        totals = counts.sum(2, keepdim=True)
+        level = (counts[:, 0] + _AT_ROOT / classes) / (totals[:, 0] + _AT_ROOT)
+        kept = [level]
+        for tree, node, places in self._levels:
+            own = counts[tree, node] + self.smoothing * level[places]
+            level = own / (totals[tree, node] + self.smoothing)
+            kept.append(level)
+        found: Tensor = torch.cat(kept)[self._leaf_places].view(trees, leaves, classes, count)
+        return found
+
+    @cached_property
+    def _leaf_places(self) -> Tensor:
+        """Where leaves (trees x leaves,) stand among roots and levels; of numbers that a tree has not, its root."""
+        forest = self.forest
+        trees = np.concatenate([np.arange(forest.trees), *(tree.numpy() for tree, _, _ in self._levels)])
+        nodes = np.concatenate([np.zeros(forest.trees, dtype=np.int64), *(node.numpy() for _, node, _ in self._levels)])
+        found = np.tile(np.arange(forest.trees)[:, None], (1, forest.leaves))
+        leaf = forest.leaf[trees, nodes]
+        here = np.flatnonzero(leaf >= 0)
+        found[trees[here], leaf[here]] = here
+        return torch.from_numpy(found.ravel())
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """The public rows of one half: which trees judge them, and their different ways through these trees.
+
+    `cells` are the leaves (trees, ways) as places among all leaves; `labels` are numbers of rows (classes, ways);
+    `rows` are the places of the rows, and `way` is the way of each.
+    """
+
+    cells: Tensor
+    labels: Tensor
+    rows: Tensor
+    way: Tensor
+
+
+class Judge:
+    """What class counts are worth on public rows, many coalitions at once.
+
+    Formal guarantee: reads what it is given and public rows.
+
+    Args:
+        grown: the forest.
+        public: the rows that judge.
+        engine: where to compute.
+    """
+
+    def __init__(self, grown: Grown, public: PublicSet, engine: Engine) -> None:
+        if public.l2:
+            raise DpvalueError("l2 must be 0 for model='trees', which has no parameters")
+        self.grown, self._engine, self._metric = grown, engine, public.metric
+        self._y = public.y.cpu()
+        leaf, half = grown.forest.leaf_of(public.x.flatten(1)).cpu().numpy(), half_of(public.x, grown.salt)
+        parts = [self._judged(leaf, half == one, grown.grown_on != one) for one in range(HALVES)]
+        self._parts = [part for part in parts if part is not None]
+        self._offset, self._slope = (0.0, 0.0) if public.metric.of_loss is None else public.metric.of_loss(public.y)
+        trees, leaves, classes = grown.shape
+        ways = sum(part.cells.shape[1] for part in self._parts)
+        numbers = 3 * trees * 2 * leaves * classes + 2 * ways * classes
+        if public.metric.worth is not None:
+            numbers += 4 * len(self._y) * classes
+        self.batch = max(1, min(4096, _PIECE // numbers))
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether worths have slopes: those of the loss do."""
+        return self._metric.of_loss is not None
+
+    def _judged(self, leaf: Ints, which: np.ndarray, trees: np.ndarray) -> _Judged | None:
+        if not which.any():
+            return None
+        rows, used = np.flatnonzero(which), np.flatnonzero(trees)
+        ways, way = np.unique(leaf[rows][:, used], axis=0, return_inverse=True)
+        way = way.reshape(-1)
+        labels = np.zeros((self.grown.classes, len(ways)))
+        np.add.at(labels, (self._y.numpy()[rows], way), 1.0)
+        cells = used[:, None] * self.grown.forest.leaves + ways.T
+        return _Judged(*(torch.from_numpy(np.ascontiguousarray(part)) for part in (cells, labels, rows, way)))
+
+    def __call__(self, sums: Tensor) -> Floats:
+        """Return the worth (c,) of counts (c, trees x leaves x classes), in float64."""
+        worths = self._engine.map(lambda part: self.worths(part), sums.split(self.batch))
+        found: Floats = torch.cat(worths).numpy()
+        return found
+
+    def worths(self, sums: Tensor) -> Tensor:
+        """Return the same for a few, all at once; with slopes where sums have them and the metric is smooth."""
+        shares = self.grown.shares(sums.T.reshape(*self.grown.shape, len(sums))).flatten(0, 1)
+        chances = [shares[part.cells].mean(0) for part in self._parts]  # (ways, classes, c)
+        if self._metric.worth is None:
+            pairs = zip(self._parts, chances, strict=True)
+            told = sum((torch.einsum("kw,wkc->c", part.labels, chance.log()) for part, chance in pairs), sums.sum() * 0)
+            return self._offset + self._slope * told / len(self._y)
+        outputs = sums.new_empty(len(self._y), self.grown.classes, len(sums))
+        for part, chance in zip(self._parts, chances, strict=True):
+            outputs[part.rows] = chance[part.way]
+        return self._metric.worth(outputs.permute(2, 0, 1).contiguous(), self._y)

@@ -1,0 +1,337 @@
+"""Public trees: what a forest may be, how it grows, what its leaves say, and games of counts in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+import dpvalue as dpv
+from dpvalue.data.utility import METRICS, PublicSet
+from dpvalue.games.semivalues import semivalue
+from dpvalue.games.solving import value_game
+from dpvalue.methods.growing import even_salt, grow_forest, half_of
+from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
+from dpvalue.methods.leaf_shrinkage import Reading
+from dpvalue.methods.leaves import Grown, Judge
+from dpvalue.models import Forest, LeafOnes
+from tests.datasets import classification
+
+ENGINE = dpv.Local(device="cpu")
+_, (X, Y) = classification(1, classes=3, features=4, test=300)
+FEATURES, LABELS = torch.tensor(X, dtype=torch.float32), torch.tensor(Y)
+
+
+def arrays(**changed: Any) -> dict[str, Any]:
+    """A tree of three leaves (0, then 1 and 2 under the root's right), and one of a single leaf."""
+    made: dict[str, Any] = {
+        "feature": np.array([[1, 0, 0, 0, 0], [0, 0, 0, 0, 0]]),
+        "threshold": np.array([[0.5, 0, -1.5, 0, 0], [0] * 5], dtype=np.float32),
+        "left": np.array([[1, 1, 3, 3, 4], [0, 1, 2, 3, 4]]),
+        "right": np.array([[2, 1, 4, 3, 4], [0, 1, 2, 3, 4]]),
+        "leaf": np.array([[-1, 0, -1, 1, 2], [0, -1, -1, -1, -1]]),
+    }
+    for name, (place, number) in changed.items():
+        made[name] = made[name].copy()
+        made[name][place] = number
+    return made
+
+
+def test_rows_go_left_at_the_threshold_and_end_in_a_leaf() -> None:
+    forest = Forest(**arrays())
+    rows = torch.tensor([[9.0, 0.5], [-1.5, 0.6], [-1.4, 0.6], [torch.nan, torch.inf]])
+    assert forest.leaf_of(rows).tolist() == [[0, 0], [1, 0], [2, 0], [2, 0]]
+    assert (forest.trees, forest.leaves, forest.depth.tolist()) == (2, 3, [[0, 1, 1, 2, 2], [0] * 5])
+    assert forest.leaf_of(rows.double()).tolist() == forest.leaf_of(rows).tolist()
+    assert forest.leaf_of(rows[:0]).shape == (0, 2)
+    ones = LeafOnes(forest, 2).ones(forest.leaf_of(rows), torch.tensor([0, 1, 1, 0]), torch.zeros(1))
+    cells = ones.view(4, 2, 3, 2)
+    assert cells.sum((1, 2, 3)).tolist() == [2.0] * 4
+    assert [float(cells[row, 0, leaf, y]) for row, (leaf, y) in enumerate([(0, 0), (1, 1), (2, 1), (2, 0)])] == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"left": ((0, 2), 1)}, "stand after their parent"),  # back up: a way without end
+        ({"left": ((0, 2), 2)}, "two children, or none"),
+        ({"left": ((0, 0), 5)}, "stand after their parent"),
+        ({"left": ((0, 0), -1)}, "stand after their parent"),
+        ({"right": ((0, 0), 1)}, "one parent"),
+        ({"leaf": ((0, 3), 0)}, "number the leaves"),
+        ({"leaf": ((0, 3), 7)}, "number the leaves"),
+        ({"leaf": ((1, 4), 1)}, "number the leaves"),
+        ({"leaf": ((0, 0), 0)}, "number the leaves"),
+        ({"threshold": ((0, 0), np.nan)}, "finite"),
+        ({"threshold": ((0, 1), np.inf)}, "finite"),
+        ({"feature": ((0, 0), -1)}, "numbers of features"),
+    ],
+)
+def test_what_is_no_forest_is_refused(changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(dpv.DpvalueError, match=message):
+        Forest(**arrays(**changed))
+
+
+def test_forests_are_bounded_and_of_fixed_types() -> None:
+    whole = arrays()
+    for name in whole:
+        with pytest.raises(dpv.DpvalueError, match=f"{name} of a forest must be"):
+            Forest(**{**whole, name: whole[name].astype(np.int32)})
+        with pytest.raises(dpv.DpvalueError, match=r"a forest must have|of a forest must be"):
+            Forest(**{**whole, name: whole[name][:, :3]})
+    for shape in ((65, 3), (1, 512), (0, 3), (2, 0)):
+        many = {name: np.zeros(shape, dtype=part.dtype) for name, part in whole.items()}
+        with pytest.raises(dpv.DpvalueError, match="a forest must have 1 to 64 trees"):
+            Forest(**many)
+    with pytest.raises(dpv.DpvalueError, match="below the number of features, 1"):
+        Forest(**whole).require_features(1)
+    tensors = Forest(**whole).tensors()
+    assert Forest.of_tensors(tensors).digest() == Forest(**whole).digest()
+    for name in tensors:
+        for bad in (tensors[name].flatten(), tensors[name].to(torch.float64)):
+            with pytest.raises(dpv.DpvalueError, match=f"the tensor '{name}' of a forest must be"):
+                Forest.of_tensors({**tensors, name: bad})
+        with pytest.raises(dpv.DpvalueError, match=f"the tensor '{name}' of a forest must be"):
+            Forest.of_tensors({other: part for other, part in tensors.items() if other != name})
+
+
+def test_digests_tell_forests_apart() -> None:
+    whole = Forest(**arrays())
+    others = [Forest(**arrays(threshold=((0, 0), 0.25))), Forest(**arrays(feature=((0, 2), 1)))]
+    assert len({forest.digest() for forest in (whole, *others)}) == 3
+    assert LeafOnes(whole, 2).digest() != LeafOnes(whole, 3).digest()
+
+
+def grown(trees: int = 4, leaves: int = 8, smoothing: float = 4.0) -> Grown:
+    salt = even_salt(FEATURES, LABELS)
+    half = half_of(FEATURES, salt)
+    forest, grown_on = grow_forest(FEATURES, LABELS, 3, half, trees, leaves, np.random.default_rng(0))
+    return Grown(forest, 3, grown_on, salt, smoothing)
+
+
+def test_halves_belong_to_rows_and_are_even() -> None:
+    salt = even_salt(FEATURES, LABELS)
+    half = half_of(FEATURES, salt)
+    order = torch.randperm(300)
+    np.testing.assert_array_equal(half_of(FEATURES[order], salt), half[order.numpy()])
+    np.testing.assert_array_equal(half_of(FEATURES.double(), salt), half)
+    assert abs(int(half.sum()) - 150) < 20
+    assert half_of(torch.tensor([[0.0], [-0.0]]), salt).tolist() in ([0, 0], [1, 1])
+    assert not np.array_equal(half_of(FEATURES, salt + 1), half)
+
+
+def test_trees_split_what_is_impure_and_know_unseen_rows() -> None:
+    """A tree of two leaves has the best split of all; forests tell the classes of rows that did not grow them."""
+    made = grown()
+    assert made.forest.leaves == 8
+    assert sorted(made.grown_on) == [0, 0, 1, 1]
+    half, leaf = half_of(FEATURES, made.salt), made.forest.leaf_of(FEATURES).numpy()
+    for tree in range(4):
+        seen = half == made.grown_on[tree]
+        counts = np.zeros((8, 3))
+        np.add.at(counts, (leaf[seen, tree], Y[seen]), 1)
+        right = counts[leaf[~seen, tree]].argmax(1) == Y[~seen]
+        assert right.mean() > 0.75
+    # XOR: no single split helps much, two levels do.
+    generator = np.random.default_rng(1)
+    x = torch.tensor(generator.uniform(-1, 1, (400, 2)), dtype=torch.float32)
+    y = (x.prod(1) > 0).long()
+    forest, _ = grow_forest(x, y, 2, half_of(x, 0), 8, 8, generator)
+    leaf = forest.leaf_of(x).numpy()
+    pure = [
+        np.mean([y[leaf[:, t] == k].float().mean().item() for k in range(8) if (leaf[:, t] == k).any()])
+        for t in range(8)
+    ]
+    assert len(set(pure)) > 1  # trees differ
+
+
+def test_the_first_split_is_the_best_of_all() -> None:
+    x = torch.tensor([[float(i), float(i % 7)] for i in range(40)])
+    y = (x[:, 0] > 25.5).long()
+    half = np.zeros(40, dtype=np.int64)
+    found = set()
+    for seed in range(12):  # half of the features are tried: sometimes the one that tells
+        forest, _ = grow_forest(x, y, 2, half, 2, 2, np.random.default_rng(seed))
+        found |= {(int(f), float(t)) for f, t in zip(forest.feature[:, 0], forest.threshold[:, 0], strict=True)}
+    assert any(feature == 0 and 22 < threshold < 30 for feature, threshold in found)
+    assert all(22 < threshold < 30 for feature, threshold in found if feature == 0)
+
+
+def test_rows_that_are_all_alike_grow_a_single_leaf() -> None:
+    x, y = torch.zeros(50, 3), torch.arange(50) % 2
+    forest, grown_on = grow_forest(x, y, 2, half_of(x, 0), 2, 8, np.random.default_rng(0))
+    assert forest.leaves == 1
+    assert sorted(grown_on) == [0, 1]
+
+
+def slow_shares(made: Grown, tree: int, counts: Any) -> dict[int, Any]:
+    """The class shares in each leaf of a tree, from the formula, node by node."""
+    forest, found = made.forest, {}
+
+    def total(node: int) -> Any:
+        if forest.left[tree, node] == node:
+            return counts[forest.leaf[tree, node]]
+        return total(forest.left[tree, node]) + total(forest.right[tree, node])
+
+    def fill(node: int, parent: Any, a: float) -> None:
+        own = total(node)
+        share = (own + a * parent) / (own.sum() + a)
+        if forest.left[tree, node] == node:
+            found[int(forest.leaf[tree, node])] = share
+            return
+        fill(forest.left[tree, node], share, made.smoothing)
+        fill(forest.right[tree, node], share, made.smoothing)
+
+    fill(0, np.full(made.classes, 1 / made.classes), 1.0)
+    return found
+
+
+def slow_outputs(made: Grown, counts: Any) -> Any:
+    """The probabilities of each public row, from the trees that it did not grow."""
+    half, leaf = half_of(FEATURES, made.salt), made.forest.leaf_of(FEATURES).numpy()
+    shares = [slow_shares(made, tree, counts[tree]) for tree in range(made.forest.trees)]
+    rows = []
+    for row in range(len(Y)):
+        trees = [tree for tree in range(made.forest.trees) if made.grown_on[tree] != half[row]]
+        rows.append(np.mean([shares[tree][leaf[row, tree]] for tree in trees], axis=0))
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("leaves", [1, 5, 8])
+def test_worths_are_those_of_the_formula(leaves: int) -> None:
+    """Row by row and node by node in plain Python, for the loss, AUC, accuracy and a function of one's own."""
+    made, generator = grown(leaves=leaves, smoothing=2.5), np.random.default_rng(2)
+    counts = generator.poisson(4.0, (5, *made.shape)).astype(float)
+    counts[3] = 0.0  # nobody
+    counts[4, :, 0] = 0.0
+    flat = torch.from_numpy(counts.reshape(5, -1))
+    outputs = [slow_outputs(made, one) for one in counts]
+    np.testing.assert_allclose(outputs[3], 1 / 3)
+    own = dpv.Utility(X, Y, metric=lambda p, y: float(p[np.arange(len(y)), y].mean()))
+    expected = {
+        "loss": [np.log(p[np.arange(300), Y]).mean() for p in outputs],
+        "auc": [roc_auc_score(Y, p, multi_class="ovr") for p in outputs],
+        "accuracy": [(p.argmax(1) == Y).mean() for p in outputs],
+    }
+    for name, worths in expected.items():
+        public = PublicSet(FEATURES, LABELS, METRICS[name], 0.0)
+        np.testing.assert_allclose(Judge(made, public, ENGINE)(flat), worths, atol=1e-9)
+    public = own.encode(own.encoding("trees"), torch.float32, torch.device("cpu"))
+    shares = [p[np.arange(300), Y].mean() for p in outputs]
+    np.testing.assert_allclose(Judge(made, public, ENGINE)(flat), shares, atol=1e-9)
+
+
+def test_a_penalty_of_parameters_is_refused() -> None:
+    with pytest.raises(dpv.DpvalueError, match="l2 must be 0 for model='trees'"):
+        Judge(grown(), PublicSet(FEATURES, LABELS, METRICS["loss"], 0.1), ENGINE)
+
+
+def game_of(parties: int, metric: str = "loss", seed: int = 0) -> LeafGame:
+    """A game of exact counts: parties of 30 records each, the first with ten times as many, some with wrong labels."""
+    made, generator = grown(trees=2), np.random.default_rng(seed)
+    reading = Reading(np.full(made.shape, 1 / np.prod(made.shape[1:])))
+    (x, y), _ = classification(40 * parties, classes=3, features=4, seed=0)
+    ones = LeafOnes(made.forest, 3)
+    cells = ones.ones(ones.inputs(torch.tensor(x, dtype=torch.float32)), torch.tensor(y), torch.zeros(1))
+    sizes = np.full(parties, 30)
+    sizes[0] = 300
+    rows = []
+    for party, size in enumerate(sizes):
+        drawn = generator.integers(len(x), size=size)
+        mean = cells[drawn].mean(0)
+        rows.append(mean if party % 5 else cells[drawn].view(size, -1, 3).roll(1, 2).flatten(1).mean(0))
+    judge = Judge(made, PublicSet(FEATURES, LABELS, METRICS[metric], 0.0), ENGINE)
+    return LeafGame(judge, reading, torch.stack(rows), np.zeros(parties), sizes)
+
+
+@pytest.mark.parametrize("metric", ["loss", "auc"])
+def test_walks_and_leave_one_out_are_those_of_worths(metric: str) -> None:
+    game = game_of(9, metric)
+    orders = np.stack([np.random.default_rng(seed).permutation(9) for seed in range(3)])
+    np.testing.assert_allclose(game.walk(orders), dpv.games.Game.walk(game, orders), atol=1e-12)
+    np.testing.assert_allclose(
+        game.walk(orders[:1])[0], game._along(orders[0], float(game.worth(np.zeros((1, 9), bool))[0]))
+    )
+    np.testing.assert_allclose(game.leave_one_out(), dpv.games.Game.leave_one_out(game), atol=1e-12)
+    assert game.direct_estimate(semivalue("shapley")) is None  # few parties are enumerated
+    np.testing.assert_allclose(game.direct_estimate(semivalue("loo")).values, game.leave_one_out())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("kind", ["shapley", "banzhaf", "beta(4,1)"])
+def test_bands_say_what_walks_say(kind: str) -> None:
+    """The semivalues of many parties, without walks, within their errors."""
+    game = game_of(90)
+    bands, walks = game.direct_estimate(semivalue(kind)), value_game(game, semivalue=kind, permutations=1500)
+    assert bands is not None
+    errors = np.hypot(bands.std_errors, walks.std_errors)
+    assert (errors > 0).all()
+    apart = (bands.values - walks.values) / errors
+    assert np.square(apart).mean() < 2.5
+    assert np.abs(apart).max() < 5
+    assert np.corrcoef(bands.values, walks.values)[0, 1] > 0.98
+    if kind == "shapley":
+        everyone = game.worth(np.stack([np.ones(90, bool), np.zeros(90, bool)]))
+        assert bands.values.sum() == pytest.approx(everyone[0] - everyone[1], abs=1e-9)
+        assert bands.values[0] > 0.9 * walks.values[0] or walks.values[0] < 0
+    again = game_of(90).direct_estimate(semivalue(kind))
+    np.testing.assert_array_equal(bands.values, again.values)  # type: ignore[union-attr]
+
+
+def test_slopes_serve_games_of_very_many() -> None:
+    """Six hundred parties alike but for labels: by slopes as by differences."""
+    game = game_of(600)
+    game._units[0] = 30
+    assert _BY_SLOPE * 30 < 30 * 100  # Banzhaf's coalitions have about 300 members
+    small = LeafGame(game.judge, game.reading, game.rows, np.zeros(600), game._units)
+    bands, walks = small.direct_estimate(semivalue("banzhaf")), value_game(small, semivalue="banzhaf", permutations=300)
+    assert bands is not None
+    apart = (bands.values - walks.values) / np.hypot(bands.std_errors, walks.std_errors)
+    assert np.square(apart).mean() < 1.5
+    assert np.corrcoef(bands.values, walks.values)[0, 1] > 0.97
+    assert bands.values.std() == pytest.approx(walks.values.std(), rel=0.05)
+
+
+def test_releases_without_noise_are_read_as_they_are() -> None:
+    public = np.random.default_rng(0).dirichlet(np.ones(24), 2).reshape(2, 8, 3)
+    shares = np.random.default_rng(1).dirichlet(np.ones(24), (4, 2)).reshape(4, 2, 8, 3)
+    shares[2] *= 0.5  # half of the rows do not count
+    shares[3] = 0.0
+    units = np.array([10, 20, 30, 40])
+    counts = Reading(public).counts(shares.reshape(4, -1), np.zeros(4), units)
+    np.testing.assert_allclose(counts, (shares * units[:, None, None, None]).reshape(4, -1), atol=1e-12)
+
+
+def test_noise_is_taken_off_and_blank_parties_are_not_there() -> None:
+    """Shrunk counts are nearer the truth than what was released; a party without a good row has next to nothing."""
+    generator = np.random.default_rng(3)
+    public = np.full((2, 8, 3), 1 / 24)
+    truth = generator.dirichlet(np.full(24, 3.0), (200, 2)).reshape(200, -1)
+    truth[100:] = 0.0  # blank
+    units = np.full(200, 100)
+    for std in (0.005, 0.02, 0.05):
+        rows = truth + std * generator.standard_normal(truth.shape)
+        read = Reading(public).counts(rows, np.full(200, std), units) / 100
+        assert (read >= 0).all()
+        off, raw = (np.square(found - truth)[:100].sum(1).mean() for found in (read, rows))
+        assert off < raw
+        totals = read.sum(1) / 2
+        assert totals[:100].mean() == pytest.approx(1.0, abs=0.05)
+        assert totals[100:].mean() < 0.05
+    far = Reading(public).counts(truth[:1] + 3.0 * generator.standard_normal((1, 48)), np.array([3.0]), units[:1])
+    assert far.sum() <= 200.0001
+
+
+def test_draws_spread_as_far_as_noise_hides() -> None:
+    generator = np.random.default_rng(4)
+    reading = Reading(np.full((2, 8, 3), 1 / 24))
+    truth = generator.dirichlet(np.full(24, 3.0), (1, 2)).reshape(1, -1)
+    spreads = []
+    for std in (0.0, 0.005, 0.02):
+        rows, stds = truth + std * generator.standard_normal(truth.shape), np.array([std])
+        draws = np.stack([reading.drawn(rows, stds, np.array([100]), generator) for _ in range(200)])
+        spreads.append(draws.std(0).mean())
+    assert spreads[0] < 1e-9 < spreads[1] < spreads[2]
+    assert spreads[1] == pytest.approx(0.5, rel=0.3)  # of 100 records
