@@ -108,3 +108,18 @@ def test_every_step_of_the_proof_names_code_and_a_test() -> None:
         code, _, tests = step.partition("Tests:")
         assert "`dpvalue." in code, step[:80]
         assert "`tests/" in tests, step[:80]
+
+
+def test_ten_likely_changes_stay_in_their_rooms() -> None:
+    """The table of CONTRIBUTING: at most three files each, all in the rooms named, and a test that is there."""
+    page = (DOCS.parent / "CONTRIBUTING.md").read_text().split("## How to add")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("|")]
+    assert len(rows) == 2 + 10
+    for change, rooms, counted, _, test in rows[2:]:
+        files = re.findall(r"`([\w/]+\.py)`", counted)
+        assert counted.startswith(f"{len(files)}:"), change
+        assert len(files) <= 3, change
+        for file in files:
+            assert f"`{file.split('/')[0]}/`" in rooms, f"{change}: {file}"
+            assert "NEW" in file or (DOCS.parent / "src" / "dpvalue" / file).is_file(), file
+        assert (DOCS.parent / test.strip("`")).is_file(), test

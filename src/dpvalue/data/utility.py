@@ -26,7 +26,7 @@ from dpvalue.data.encoding import Encoding, fit_encoding
 from dpvalue.data.raw import are_floats, features_and_labels, label_column, refuse_rows, row_count
 from dpvalue.data.rows import PublicRows
 from dpvalue.errors import DpvalueError, require_number
-from dpvalue.models import CLASSIFICATION, REGRESSION, ModelFactory, task_of
+from dpvalue.models import CLASSIFICATION, COLUMN_MODELS, REGRESSION, ModelFactory, task_of
 
 Worth = Callable[[Tensor, Tensor], Tensor]
 Function = Callable[[Array, Array], float]
@@ -254,7 +254,8 @@ class Utility:
     def encoding(self, model: str | ModelFactory, preprocess: Any = None, classes: Any = None) -> Encoding:
         """Return the encoding of rows that this public set fixes for a model."""
         task = task_of(model, as_metric(self.metric).task, float_labels=are_floats(self.y))
-        return fit_encoding(self.X, self.y, task, preprocess, model == "cnn", classes)
+        images = isinstance(model, str) and model not in COLUMN_MODELS
+        return fit_encoding(self.X, self.y, task, preprocess, images, classes)
 
     def encode(self, encoding: Encoding, dtype: torch.dtype, device: torch.device) -> PublicSet:
         """Return the public set as tensors."""
