@@ -55,10 +55,12 @@ def value(
         (20, True)
     """
     kinds = _semivalues(semivalues)
-    chosen, labels = read_keywords(settings, fields)
+    run_settings, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        return value_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, kinds, tell)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        return value_prepared(
+            prepare(public, run_settings, *private.counts(run_settings.privacy)), private, kinds, tell
+        )
 
 
 @shows_settings(EntryKeywords)
@@ -94,10 +96,10 @@ def release(
         >>> table.value(test, progress=False).guarantee == table.guarantee
         True
     """
-    chosen, labels = read_keywords(settings, fields)
+    run_settings, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        return release_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, tell)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        return release_prepared(prepare(public, run_settings, *private.counts(run_settings.privacy)), private, tell)
 
 
 _semivalues = semivalues  # the argument of value shadows the function

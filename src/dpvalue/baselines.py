@@ -59,7 +59,7 @@ def public_loss(
 ) -> Screening:
     """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
 
-    How long the model is trained, and where and how wide losses are clipped, is chosen by rehearsal as in
+    How long the model is trained, and where and how wide losses are clipped, is run_settings by rehearsal as in
     `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
 
     Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
@@ -83,9 +83,9 @@ def public_loss(
         >>> screening.guarantee.releases, len(screening.scores)
         (1, 4)
     """
-    chosen, labels = read_keywords(settings, fields)
-    chosen = replace(
-        chosen,
+    run_settings, labels = read_keywords(settings, fields)
+    run_settings = replace(
+        run_settings,
         schedule=Schedule("replay", rounds=1),
         permutations=1,
         projection=Projection(1, "loss"),
@@ -94,12 +94,12 @@ def public_loss(
         learning_rate="auto",
     )
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress=False) as tell:
-        at, encoding = open_setting(public, chosen, *private.counts(chosen.privacy))
+    with run_settings.engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, run_settings, *private.counts(run_settings.privacy))
         choice = choose(at)
         warn_of_large_delta(choice.guarantee, int(at.units.sum()))
         run = PreparedRun(at, encoding, choice, public).run(private)
-        if chosen.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
-            run = replace(run, noise=noise_source(chosen.noise, chosen.seed, Purpose.SCREENING))
+        if run_settings.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(run_settings.noise, run_settings.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
     return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.guarantee, choice.expected_auc)

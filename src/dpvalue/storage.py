@@ -41,7 +41,7 @@ def write_whole(path: Path, content: bytes | Iterable[bytes], mode: int = _AS_US
     _sync_folder(path.parent)
 
 
-def remains(folder: Path) -> list[Path]:
+def leftover_files(folder: Path) -> list[Path]:
     """Return what writers that were killed have left in a folder."""
     return sorted(folder.glob(".*.part"))
 
@@ -60,7 +60,7 @@ LOCK = ".lock"
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def file_lock(path: Path) -> Iterator[None]:
     """Hold the only right to work with a file; wait until nobody else has it."""
     lock = path.with_name(f".{path.name}.lock")
     try:
@@ -68,12 +68,12 @@ def alone(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DpvalueError(f"{path} cannot be locked by {lock}: {error.strerror}") from None
     assert handle is not None
-    with _holding(lock, handle):
+    with _unlock_at_end(lock, handle):
         yield
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
+def folder_lock(folder: Path) -> Iterator[None]:
     """Hold the only right to write into a folder; raise at once if another process has it.
 
     The folder is made if it is not there, and removed again if nothing was written into it.
@@ -90,7 +90,7 @@ def held(folder: Path) -> Iterator[None]:
     if handle is None:
         raise DpvalueError(f"{folder} is being written by another process: wait until it ends, or name another folder")
     try:
-        with _holding(lock, handle):
+        with _unlock_at_end(lock, handle):
             yield
     finally:
         with suppress(OSError):  # results are in it, or somebody else has made use of it
@@ -125,7 +125,7 @@ def _is_at(lock: Path, handle: int) -> bool:
 
 
 @contextmanager
-def _holding(lock: Path, handle: int) -> Iterator[None]:
+def _unlock_at_end(lock: Path, handle: int) -> Iterator[None]:
     """Give a lock back in the end; a forked child that leaves as well gives nothing back."""
     owner = os.getpid()
     try:
@@ -143,7 +143,7 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 def write_secret(path: Path, content: bytes) -> None:
     """Write a file that its owner alone can read, and that was not there."""
-    with alone(path):
+    with file_lock(path):
         if os.path.lexists(path):
             raise DpvalueError(f"{str(path)!r} already exists: a key is never overwritten")
         try:

@@ -73,13 +73,13 @@ def run(
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.runs.config import make_config, read_config
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         stored = {} if config is None else read_config(config)
         options = make_config(
             {**stored, **{name: option for name, option in given.items() if option not in (None, [])}}
         )
-        with held(out_):
+        with folder_lock(out_):
             show_done(_run(options, out_, overwrite, yes, force))
 
 
@@ -185,11 +185,11 @@ def revalue(
         from dpvalue.runs.execute import revalue as value_again
         from dpvalue.runs.execute import revalue_place
         from dpvalue.runs.folder import open_folder, require_free
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         kinds = tuple(semivalue or ())
         place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
-        with held(place), reporting(progress=True) as tell:
+        with folder_lock(place), reporting(progress=True) as tell:
             if out_ is not None:
                 require_free(out_, overwrite)
             show_done(value_again(open_folder(folder), place, kinds, test, tell, pay, metric))
@@ -205,10 +205,10 @@ def report(folder: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.runs.folder import open_folder, write_page
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         open_folder(folder)  # raises before anything is written if the folder is not a run's
-        with held(folder):
+        with folder_lock(folder):
             opened = open_folder(folder)
             page = write_page(folder, opened.record, opened.values())
     out.print(f"report: {page}", markup=False)

@@ -34,7 +34,7 @@ from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.rounds import public_digest
 from dpvalue.runs.sources import PublicSide, open_public
-from dpvalue.storage import LOCK, alone, write_whole
+from dpvalue.storage import LOCK, file_lock, write_whole
 from dpvalue.stored import parse_json, read_text
 from dpvalue.values.table import Table
 
@@ -263,7 +263,7 @@ def _store_reply(coordinator: Coordinator, node: int, reply: Reply | None) -> No
     receipt = coordinator.receive(reply.release)
     if receipt.why:
         return
-    with alone(coordinator.folder / NODES):
+    with file_lock(coordinator.folder / NODES):
         party_of_node = _read_nodes(coordinator)
         if receipt.party not in party_of_node.values():
             entries = {str(number): name for number, name in party_of_node.items()} | {str(node): receipt.party}

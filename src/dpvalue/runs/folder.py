@@ -26,7 +26,7 @@ from dpvalue.report import report_page
 from dpvalue.report.record import Record
 from dpvalue.runs.config import RunConfig, make_config, parse_options
 from dpvalue.runs.loading import load
-from dpvalue.storage import LOCK, remains, write_whole
+from dpvalue.storage import LOCK, leftover_files, write_whole
 from dpvalue.stored import parse_json, read_text
 from dpvalue.values.curves import ORDERS, Curve, addition_curve, removal_curve
 from dpvalue.values.payouts import is_payable
@@ -49,7 +49,7 @@ def require_free(folder: Path, overwrite: bool, config: RunConfig | None = None)
         raise DpvalueError(f"{folder} must be a folder, but is a file")
     if not folder.is_dir():
         return False
-    names = {file.name for file in folder.iterdir()} - {file.name for file in remains(folder)} - {LOCK}
+    names = {file.name for file in folder.iterdir()} - {file.name for file in leftover_files(folder)} - {LOCK}
     has_values, paid = "values.csv" in names, has_releases(folder)
     goes_on = config is not None and paid and read_text(_unfinished(folder)) == config.to_toml()
     if paid and not goes_on:
@@ -116,7 +116,7 @@ def abandon(folder: Path) -> None:
 def keep_table(folder: Path, record: Record, table: Table) -> None:
     """Write all that values can be made from, at any time and for nothing; what older values said is removed first."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in (folder / "values.csv", folder / "report.html", *remains(folder)):
+    for stale in (folder / "values.csv", folder / "report.html", *leftover_files(folder)):
         stale.unlink(missing_ok=True)
     table.save(folder / "table.safetensors")
     write_whole(folder / "run.toml", record.toml.encode())
@@ -164,7 +164,7 @@ def read_values(file: Path) -> pd.DataFrame:
 
 def write_page(folder: Path, record: Record, values: pd.DataFrame) -> Path:
     """Write report.html, and return where it is; what writers that were killed have left goes."""
-    for part in remains(folder):
+    for part in leftover_files(folder):
         part.unlink(missing_ok=True)
     page = folder / "report.html"
     write_whole(page, report_page(values, record).encode())
