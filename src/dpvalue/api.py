@@ -25,15 +25,15 @@ def value(
 ) -> Result:
     """Return what each party's data is worth to the model, private by default.
 
-    Formal guarantee: with `privacy`, everything returned is a function of public things and of the parties' releases,
-    which are (epsilon, delta)-DP as `Privacy` says; without it (None) nothing is protected, and the result says so.
-    Protected are the parties' rows. Public are the utility's rows, all settings, the parties' names and their sizes.
+    Formal guarantee: with `privacy`, the result is a function of public values and of the parties' releases, which are
+    (epsilon, delta)-DP as `Privacy` says. Without privacy (None) nothing is protected, and the result says so. The
+    parties' rows are protected. The utility's rows, all settings, and the parties' names and sizes are public.
 
     Args:
         parties: `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset; private.
         utility: `Utility`, (X_test, y_test), a DataFrame with `target`, or a torch Dataset; public.
-        settings: how the run is made; the defaults of `Settings` if left out.
-        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
+        settings: the settings of the run; None: the defaults of `Settings`.
+        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; all share the same walks.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **fields: fields of `Settings`, which change `settings`; and of data
             target: the label column of DataFrames.
@@ -72,14 +72,13 @@ def release(
     progress: bool | Progress = True,
     **fields: Unpack[EntryKeywords],
 ) -> Table:
-    """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
+    """Release once: return the private table, from which `Table.value` computes values without further cost.
 
-    Formal guarantee: as `value`, for the table and all that is made of it.
+    Formal guarantee: as `value`, for the table and everything computed from it.
 
     Args:
         parties: as in `value`; private.
-        utility: as in `value`; public. Classes, preprocessing, directions, clipping norm and learning rate are taken
-            from it.
+        utility: as in `value`; public. It fixes classes, preprocessing, directions, clipping norm and learning rate.
         settings: as in `value`.
         progress: as in `value`.
         **fields: as in `value`.

@@ -110,7 +110,7 @@ def test_wide_files_are_read_fewer_rows_at_once(tmp_path: Path) -> None:
 
 def test_headers_tell_what_is_public_of_an_npz_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.savez(tmp_path / "rows.npz", X=np.zeros((7, 2)))
-    for name in ("_streamed", "_mapped", "_whole"):
+    for name in ("_stream_array", "_map_array", "_read_array"):
         monkeypatch.setattr(binary_files, name, lambda *given: pytest.fail("cells were read"))
     assert peek(tmp_path / "rows.npz").rows == 7
 
