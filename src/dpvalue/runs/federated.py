@@ -78,7 +78,8 @@ class FederatedResult:
 
     def __repr__(self) -> str:
         kinds = "; ".join(f"{name}: {extremes(self.names, values)}" for name, values in self.values.items())
-        return f"FederatedResult({len(self.names)} parties, {kinds}, utility {self.utility:.4g}, {self.guarantee.terms})"
+        summary = f"{len(self.names)} parties, {kinds}, utility {self.utility:.4g}"
+        return f"FederatedResult({summary}, {self.guarantee.terms})"
 
     def __str__(self) -> str:
         lines = [f"utility of the global model: {self.utility:.4g}"]
