@@ -128,7 +128,7 @@ def _show(job: FileRun, plan: Plan | None) -> None:
         only = "only " if config.group is None and config.person is None else ""
         out.print(f"private: {rows} rows in {parts} (so far {only}{_listed(config, read)} were read)")
     out.print(CHECK_ADVICE)
-    if job.can_be_moved and config.unit != "person":
+    if job.party_can_change and config.unit != "person":
         out.print(
             f"Make {config.group!r} the first or the last column of a text file: elsewhere, a quote or a separator too "
             "many in a line may move it to another party."
@@ -180,12 +180,12 @@ def revalue(
     with failing_clearly():
         from dpvalue.progress import reporting
         from dpvalue.runs.execute import revalue as value_again
-        from dpvalue.runs.execute import revalue_place
+        from dpvalue.runs.execute import revalue_folder
         from dpvalue.runs.folder import open_folder, require_free
         from dpvalue.storage import held
 
         kinds = tuple(semivalue or ())
-        place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
+        place = out_ or revalue_folder(open_folder(folder), kinds, test, metric)
         with held(place), reporting(progress=True) as tell:
             if out_ is not None:
                 require_free(out_, overwrite)

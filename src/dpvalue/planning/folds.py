@@ -217,9 +217,7 @@ def make_folds(
         known_labels = labels[training_rows.cpu().numpy()]
         planted = torch.from_numpy(_wrong_labels(labels, known_labels, model.task, generator)).to(y)
         if model.task != REGRESSION and np.isin(labels[held_out], known_labels).sum() > 1:
-            held_out = held_out[
-                np.isin(labels[held_out], known_labels)
-            ]  # only classes of the training rows
+            held_out = held_out[np.isin(labels[held_out], known_labels)]  # only classes of the training rows
         if sizes.max() <= 1:
             rows = np.ones(min(_UNITS[linear] // min(count, _FOLDS[linear]), len(held_out)), dtype=np.int64)
             unit_rows = held_out[: len(rows)]

@@ -1,4 +1,4 @@
-"""Doing a run from files: release, value, write the folder; and valuing a folder's table once more."""
+"""Execute a run from files: release, value and write the folder; or value the table of a folder again."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from dpvalue.runs.config import RunConfig
 from dpvalue.runs.folder import (
     Folder,
     abandon,
-    forget_releases,
     has_releases,
     keep_table,
     keep_values,
+    remove_releases,
     start_releases,
     table_curves,
     values_frame,
@@ -51,8 +51,8 @@ from dpvalue.tasks import ORDERS, Curve, retraining_curve
 from dpvalue.values.result import Result
 
 
-def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Record:
-    """Return what is known of a run once its releases are made; enough to value them later."""
+def record_of_release(config: RunConfig, table: Table, plan: Plan | None) -> Record:
+    """Return the record of a run after its releases and before its values."""
     from dpvalue import __version__
 
     directions = "all directions" if table.projection is None else str(table.projection)
@@ -71,8 +71,8 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
     )
 
 
-def valued_record(
-    record: Record, result: Result, known: GroundTruth | None, curves: list[Curve], pay: float | None = None
+def record_of_values(
+    record: Record, result: Result, truth: GroundTruth | None, curves: list[Curve], pay: float | None = None
 ) -> Record:
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
@@ -83,7 +83,7 @@ def valued_record(
         record,
         values=Valuation(names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric),
         curves=tuple(_points(curve) for curve in curves),
-        detection=None if known is None else _detection(result, known),
+        detection=None if truth is None else _detection(result, truth),
     )
 
 
@@ -103,11 +103,11 @@ def _points(curve: Curve) -> CurveRecord:
     return CurveRecord(curve.kind, curve.order, shares, mean, spread, curve.retrained)
 
 
-def _detection(result: Result, known: GroundTruth) -> Detection:
-    values, marked = result.values[result.semivalues[0].name], known.marked
+def _detection(result: Result, truth: GroundTruth) -> Detection:
+    values, marked = result.values[result.semivalues[0].name], truth.marked
     k = int(marked.sum())
     return Detection(
-        column=known.column,
+        column=truth.column,
         auc=auc(values, marked),
         k=k,
         precision=precision_at(values, marked, k),
@@ -148,19 +148,19 @@ def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, g
         parties, known = job.read(progress)
         prepared = job.prepare() if plan is None or plan.prepared is None else plan.prepared
         if config.private and config.ledger is None:
-            prepared = prepared.keeping(start_releases(folder, config, goes_on))
+            prepared = prepared.with_checkpoint(start_releases(folder, config, goes_on))
         if at_once:
             result = value_prepared(prepared, parties, kinds_of(config.semivalue), progress)
         table = release_prepared(prepared, parties, progress) if result is None else result.table
-        record = released_record(config, table, plan)
+        record = record_of_release(config, table, plan)
         keep_table(folder, record, table)
     with _saying(lambda: _valued(folder, at_once and config.private)):
         if result is None:
-            forget_releases(folder)
+            remove_releases(folder)
             result = value_table(table, job.utility, config.semivalue, config.permutations, progress)
         retrained = _retrained(job, parties, result, progress)
         done = finish(folder, result, *make_values(record, result, known, progress, config.pay, retrained))
-    forget_releases(folder)
+    remove_releases(folder)
     return done
 
 
@@ -220,18 +220,18 @@ def value_table(
 def make_values(
     record: Record,
     result: Result,
-    known: GroundTruth | None,
+    truth: GroundTruth | None,
     progress: Progress,
     pay: float | None,
-    retrained: list[Curve] | None = None,
+    retraining_curves: list[Curve] | None = None,
 ) -> tuple[pd.DataFrame, Record]:
-    """Return what values.csv holds, with errors and intervals, and the record with all that is known once values are.
+    """Return the content of values.csv, with errors and intervals, and the record with the values.
 
-    `retrained` curves replace those of the table.
+    `retraining_curves` replace those of the table.
     """
     values = values_frame(result, progress, pay)
-    curves = table_curves(result, progress) if retrained is None else retrained
-    return values, valued_record(record, result, known, curves, pay)
+    curves = table_curves(result, progress) if retraining_curves is None else retraining_curves
+    return values, record_of_values(record, result, truth, curves, pay)
 
 
 def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> FinishedRun:
@@ -260,7 +260,7 @@ def revalue(
             raise DpvalueError(f"{test} has no column {name!r}")
     labels = read_labels(public[config.target], table.encoding.task)
     utility = Utility(public.only(schema.names), labels, metric=config.metric)
-    out = out or revalue_place(folder, semivalues, test, metric)
+    out = out or revalue_folder(folder, semivalues, test, metric)
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
     again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
@@ -270,8 +270,8 @@ def revalue(
     return finish(out, result, *make_values(record, result, None, progress, again.pay))
 
 
-def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
-    """Return where other values of a folder are written: there, if it has none yet; else into a folder inside."""
+def revalue_folder(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
+    """Return the folder for new values of a table: its own if that has no values yet, otherwise a folder inside."""
     if not (folder.path / "values.csv").is_file():
         return folder.path
     kinds = semivalues or folder.config.semivalue
@@ -281,7 +281,7 @@ def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None
 
 
 def _retrained(job: FileRun, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
-    """Curves of models trained on raw rows, which only a run without privacy may show."""
+    """Curves of models trained on raw rows, for runs without privacy only."""
     if result.guarantee.private:
         return None
     curves: list[Curve] = []

@@ -1,4 +1,4 @@
-"""The private table: what is kept of all releases, and all that valuing needs besides a utility."""
+"""The private table: the combined releases, with all other inputs of a valuation except the utility."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from dpvalue.streams import require_seed
 from dpvalue.values.result import Result
 
 PLAIN = ("names", "learning_rate", "digest", "seed")
-"""What a file holds of a table as it is."""
+"""The fields that a file holds unchanged."""
 
 METHOD = "method."
-"""Begins the names of tensors that are a method's."""
+"""The prefix of the names of a method's tensors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """How a table came about, and from how much.
+    """The origin of a table.
 
     Attributes:
-        schedule: how the releases were made.
-        permutations: as asked for.
-        expected_auc: how well corrupted parties were expected to be found, by rehearsal on the public set, if at all.
-        sizes: the public number of records of each party (n,); of persons, where these are protected.
+        schedule: the schedule of the releases.
+        permutations: the number in the settings.
+        expected_auc: the expected AUC of detecting corrupted parties, by rehearsal on the public set; None without one.
+        sizes: the public number of records of each party (n,); of persons for unit "person".
     """
 
     schedule: Schedule
@@ -55,25 +55,25 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Per party, the combination of all it released; made by `dpvalue.release`.
+    """The combined releases of each party; made by `dpvalue.release`.
 
-    Formal guarantee: everything in it is a function of the releases and of public things, so it may be shown to whoever
-    may see the releases, and used any number of times (`guarantee` says what the releases spent).
+    Formal guarantee: all content is a function of the releases and of public inputs. It may be shown to anyone who may
+    see the releases, and used any number of times; `guarantee` states what the releases spent.
 
     Attributes:
         rows: the combined releases (n, d).
         names: the parties, in the order of the rows.
         noise_std: the noise standard deviation per coordinate of each row (n,); zeros without privacy.
-        guarantee: what the releases spent.
-        initial: theta_0, the model that every walk starts from (d,).
-        basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
-        learning_rate: alpha, how far a row moves the model.
+        guarantee: the guarantee of the releases.
+        initial: theta_0, the initial parameters of every walk (d,).
+        basis: the public directions of the releases (m, d), with m the length of a row; None for all directions.
+        learning_rate: alpha, the factor of a row in a step.
         model: the name of the model or its factory; None for a custom model loaded without it.
-        digest: of the model.
-        encoding: how features and labels become numbers.
-        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
-        origin: how it came about.
-        method: how parties were asked, and are valued.
+        digest: digest of the model.
+        encoding: the encoding of features and labels.
+        seed: seed of the replayed permutations, derived from that of the run; in a simulation from the rows.
+        origin: schedule, permutations, expected AUC and sizes.
+        method: the method of valuing.
 
     Example:
         >>> privacy = dpv.Privacy(8.0, unit="record")
@@ -105,7 +105,7 @@ class Table:
 
     @property
     def schedule(self) -> Schedule:
-        """How the releases were made."""
+        """The schedule of the releases."""
         return self.origin.schedule
 
     @property
@@ -115,12 +115,12 @@ class Table:
 
     @property
     def expected_auc(self) -> float | None:
-        """How well corrupted parties were expected to be found, if that was rehearsed."""
+        """The expected AUC of detecting corrupted parties; None without a rehearsal."""
         return self.origin.expected_auc
 
     @property
     def sizes(self) -> Ints:
-        """The public number of records of each party; of persons for unit "person", as that of records is private."""
+        """The public number of records of each party (n,); of persons for unit "person"."""
         return self.origin.sizes
 
     @property
@@ -140,7 +140,7 @@ class Table:
         seed: int | None = None,
         progress: bool | Progress = True,
     ) -> Result:
-        """Return data values from the table alone: free, as often as you like.
+        """Return data values of the table, any number of times.
 
         Formal guarantee: post-processing of the releases; spends nothing.
 
@@ -171,19 +171,19 @@ class Table:
         require_seed(seed)
         engine = engine or Local()
         public_utility = as_utility(utility, target)
-        with engine.threading(), reporting(progress) as tell:
+        with engine.threading(), reporting(progress) as report_progress:
             game = self.game(public_utility, engine)
-            valued = estimate_values(game, kinds, permutations, tolerance, seed, tell)
-        warn_if_not_finite(valued.estimates)
-        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine, game)
+            solution = estimate_values(game, kinds, permutations, tolerance, seed, report_progress)
+        warn_if_not_finite(solution.estimates)
+        return Result(self, kinds, solution.estimates, solution.walks, solution.converged, public_utility, engine, game)
 
     def game(self, utility: Utility, engine: Engine) -> ReleaseGame:
-        """Return the game of this table under a public utility, as its method plays it."""
+        """Return the game of this table's method under a public utility."""
         public = utility.encode(self.encoding, engine.torch_dtype, engine.torch_device)  # raises for one of other rows
         return self.method.game(self, public, engine)
 
     def walker(self, engine: Engine) -> Walker:
-        """Return the public side of a walk from this table's initial model."""
+        """Return the walker from the initial model of this table."""
         if self.schedule.fresh_start:
             raise DpvalueError("a table made with fresh_start cannot be replayed: its releases belong to many starts")
         model = self.whole_model(engine)
@@ -194,7 +194,7 @@ class Table:
         return Walker(model, initial, self.learning_rate, engine)
 
     def whole_model(self, engine: Engine) -> Model:
-        """Return the model that was trained, with all its parameters.
+        """Return the full model, with all its parameters.
 
         Args:
             engine: where to compute.
@@ -211,12 +211,12 @@ class Table:
         """
         if self.model is None:
             raise DpvalueError("the table was made with a custom model: pass it again with load(path, model=...)")
-        like = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
+        example_row = torch.zeros(self.encoding.shape, dtype=engine.torch_dtype, device=engine.torch_device)
         model = build_model(
-            self.model, self.encoding.task, like, self.encoding.outputs, engine.torch_dtype, engine.torch_device
+            self.model, self.encoding.task, example_row, self.encoding.outputs, engine.torch_dtype, engine.torch_device
         )
-        model = self.method.complete(model, like)
-        if self.method.digest(model, like) != self.digest:
+        model = self.method.complete(model, example_row)
+        if self.method.digest(model, example_row) != self.digest:
             raise DpvalueError("model is not the one that the table was made with: its digest differs")
         if model.size != len(self.initial):
             raise DpvalueError(
@@ -241,7 +241,7 @@ class Table:
         self.archive.write(Path(path), *self.parts())
 
     def parts(self) -> Parts:
-        """Return the header and the tensors of its file."""
+        """Return the header and the tensors of a file."""
         origin = asdict(self.origin)
         sizes = torch.from_numpy(origin.pop("sizes"))
         header = {name: getattr(self, name) for name in PLAIN} | origin
