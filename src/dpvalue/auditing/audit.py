@@ -221,7 +221,7 @@ def _differences(worlds: Worlds) -> tuple[str, ...]:
     present, absent = worlds.present, worlds.absent
     pairs: dict[str, tuple[Any, Any]] = {
         name: (getattr(present.choice, name), getattr(absent.choice, name))
-        for name in ("mechanism", "learning_rate", "projection", "schedule", "releases", "spent", "expected_auc")
+        for name in ("mechanism", "learning_rate", "projection", "schedule", "releases", "guarantee", "expected_auc")
     }
     pairs["names"] = present.names, absent.names
     pairs["classes"] = present.encoding.classes, absent.encoding.classes

@@ -1,7 +1,7 @@
 """The files of a run: read the public file, and the public properties of the private files, for a plan.
 
 Private files are opened twice. `open_run` reads their column names and numbers of lines; with `group` (or `person`)
-also that column, for the party of each line (the number of persons of each party). These are public, and nothing else is
+also that column, for the party of each line (the number of persons of each party). These are public. Nothing else is
 read before the user agrees. `FileRun.read` reads the rows.
 """
 
