@@ -253,6 +253,6 @@ def _retry(run: Run) -> bool | None:
         parties = run.holding.parties if privacy.unit == "party" else None
         person = run.holding.person if privacy.unit == "person" else None
         ledger = Ledger.create(Path(folder) / "audit.ledger", privacy, "audit", parties=parties, person=person)
-        charged = run.kept_by(ledger)
+        charged = run.with_keeper(ledger)
         first, second = (charged.release(silent)[0].rows for _ in range(2))
     return torch.equal(first, second)

@@ -131,7 +131,7 @@ def _show(job: FileRun, plan: Plan | None) -> None:
         rows = sum(file.rows for file in job.peeks)
         out.print(f"private: {counted(rows, 'row')} in {parts} (read so far: {_listed(config, read)})")
     out.print(CHECK_ADVICE)
-    if job.can_be_moved and config.unit != "person":
+    if job.party_can_change and config.unit != "person":
         out.print(
             f"Make {config.group!r} the first or the last column of a text file. In another position, a stray quote or "
             "separator may move a row to another party."
@@ -183,12 +183,12 @@ def revalue(
     with failing_clearly():
         from dpvalue.progress import reporting
         from dpvalue.runs.execute import revalue as value_again
-        from dpvalue.runs.execute import revalue_place
+        from dpvalue.runs.execute import revalue_folder
         from dpvalue.runs.folder import open_folder, require_free
         from dpvalue.storage import folder_lock
 
         kinds = tuple(semivalue or ())
-        place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
+        place = out_ or revalue_folder(open_folder(folder), kinds, test, metric)
         with folder_lock(place), reporting(progress=True) as tell:
             if out_ is not None:
                 require_free(out_, overwrite)

@@ -28,7 +28,7 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.transport import Nodes, Question, Reply, wait_for_nodes
 from dpvalue.report.record import AnsweringParty, Record, RejectionRecord, StudyRecord
 from dpvalue.runs.config import RunConfig, make_config, parse_options
-from dpvalue.runs.execute import FinishedRun, finish, make_values, released_record, value_table
+from dpvalue.runs.execute import FinishedRun, finish, make_values, record_of_release, value_table
 from dpvalue.runs.folder import keep_table
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
@@ -161,7 +161,7 @@ def value_study(
 
 def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> Record:
     """Return the record of a study before valuation."""
-    return replace(released_record(options, table, None), federated=federated(coordinator))
+    return replace(record_of_release(options, table, None), federated=federated(coordinator))
 
 
 def federated(coordinator: Coordinator) -> StudyRecord:
