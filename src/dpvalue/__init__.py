@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from dpvalue.engine import Engine, Local
     from dpvalue.errors import BudgetExceeded, DpvalueError
     from dpvalue.games.semivalues import Semivalue, semivalue
+    from dpvalue.methods import Settings
     from dpvalue.party.party import Party
-    from dpvalue.planning.settings import Settings
     from dpvalue.privacy import Guarantee, Ledger, Privacy
     from dpvalue.protocol.job import Job
     from dpvalue.protocol.messages import Release, Request
@@ -91,7 +91,7 @@ _HOMES = {
     "dpvalue.data.utility": ("Utility",),
     "dpvalue.engine": ("Engine", "Local"),
     "dpvalue.errors": ("BudgetExceeded", "DpvalueError"),
-    "dpvalue.planning.settings": ("Settings",),
+    "dpvalue.methods": ("Settings",),  # with the methods that settings may name
     "dpvalue.privacy": ("Guarantee", "Ledger", "Privacy"),
     "dpvalue.protocol.job": ("Job",),
     "dpvalue.protocol.messages": ("Release", "Request"),

@@ -241,7 +241,7 @@ def test_options_survive_toml(tmp_path: Path) -> None:
         ({"target": None}, "target must be"),
         ({"unit": "person"}, "person must be given for unit person: the column of persons' ids"),
         ({"task": "sorting"}, "task must be one of"),
-        ({"model": "cnn"}, "model must be one of auto, logistic, linear; got 'cnn'"),
+        ({"model": "cnn"}, "model must be one of auto, logistic, linear, trees; got 'cnn'"),
         ({"metric": "f1"}, "metric must be one of loss, accuracy, balanced_accuracy, auc, mse, mae, r2; got 'f1'"),
         ({"preprocess": "scaled"}, "preprocess must be one of columns, numbers; got 'scaled'"),
         (

@@ -197,9 +197,8 @@ LAYERS = (
 
 
 def imported(path: Path) -> set[str]:
-    """The modules that a file imports from, anywhere in it but for annotations alone (TYPE_CHECKING)."""
+    """The modules that a file imports from, anywhere in it, for annotations, too."""
     tree, found = ast.parse(path.read_text()), set()
-    tree.body = [node for node in tree.body if not (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node))]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {one.name for one in node.names}

@@ -18,8 +18,7 @@ from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
 from dpvalue.methods.leaf_shrinkage import Reading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import Forest, LeafOnes
-
-from ..datasets import classification
+from tests.datasets import classification
 
 ENGINE = dpv.Local(device="cpu")
 _, (X, Y) = classification(1, classes=3, features=4, test=300)

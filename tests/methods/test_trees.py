@@ -26,8 +26,7 @@ from dpvalue.protocol.archive import Archive, as_text
 from dpvalue.protocol.statistics import LeafCounts, statistic_of_parts, statistic_parts
 from dpvalue.runs.run import PreparedRun, prepare
 from dpvalue.values.table import Table
-
-from ..datasets import classification, regression
+from tests.datasets import classification, regression
 
 TRAIN, TEST = classification(120, classes=3, features=4, test=160)
 SITES, PERSONS = np.arange(120) % 3, np.arange(120) // 6

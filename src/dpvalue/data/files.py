@@ -13,7 +13,7 @@ import io
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ import numpy as np
 from dpvalue.arrays import Array, Bools, Floats
 from dpvalue.data.binary_files import Npz, Parquet, open_npz, open_parquet
 from dpvalue.data.columns import Column, Columns
-from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, split_cells
+from dpvalue.data.lines import LONGEST_LINE, Layout, blocks, count_lines, open_zstd, split_cells
 from dpvalue.data.schema import Schema
 from dpvalue.errors import DpvalueError
 from dpvalue.models import CLASSIFICATION
@@ -36,8 +36,6 @@ _BLOCK_ROWS = 2**16
 _BLOCK_CELLS = 2**21
 
 _BLOCK_BYTES = 2**26  # of an NPZ file, in which texts take as much room as the longest of them
-
-_PIECE = 2**11  # bytes of a zstd file, which may decompress to 30,000 times as many
 
 
 @dataclass(frozen=True)
@@ -84,23 +82,33 @@ class PrivateFile:
     read: Callable[[Sequence[str], str | None], Iterator[Block]]
 
 
+@dataclass(frozen=True)
+class FileFormat:
+    """How files of one kind are read; `register_format` adds one, by the ending of their names.
+
+    Attributes:
+        open: opens a private file; of what it holds, nothing but the names of its columns is read before that is asked
+            for. Nothing may be inferred over several records.
+        whole: returns all rows of a public file.
+    """
+
+    open: Callable[[Path], AbstractContextManager[PrivateFile]]
+    whole: Callable[[Path], Columns]
+
+
+def register_format(ending: str, file_format: FileFormat) -> None:
+    """Add a format of files whose names end so, such as ".rows"; raises for an ending that is taken."""
+    if ending in (*FORMATS, *_OPENERS, ".csv") or not (ending.startswith(".") and ending[1:].isalnum()):
+        raise DpvalueError(f"the ending of a format must be a new one, as '.csv', got {ending!r}")
+    FORMATS[ending] = file_format
+
+
 @contextmanager
 def open_private(path: Path) -> Iterator[PrivateFile]:
     """Open a private file and read the names of its columns, nothing else."""
-    kind = _kind(path)
-    if kind == "parquet":
-        table = open_parquet(path)
-        names = _check_header(path, table.names)
-        yield PrivateFile(names, lambda: table.rows, partial(_parquet_blocks, table))
-    elif kind == "npz":
-        with open_npz(path) as arrays:
-            names = _check_header(path, tuple(arrays.places))
-            yield PrivateFile(names, lambda: arrays.rows, partial(_npz_blocks, arrays))
-    else:
-        with _open_text(path) as binary:
-            layout = _layout(path, binary)
-            names = _check_header(path, layout.names)
-            yield PrivateFile(names, partial(count_lines, binary), partial(_text_blocks, binary, layout))
+    with _format(path).open(path) as file:
+        _check_header(path, file.columns)
+        yield file
 
 
 def read_private(path: Path, names: Sequence[str], group: str | None = None) -> Iterator[Block]:
@@ -117,20 +125,42 @@ def read_private(path: Path, names: Sequence[str], group: str | None = None) -> 
 
 def read_public(path: Path) -> Columns:
     """Return the rows of a public file; of a CSV file as texts, in which quoted line breaks are allowed."""
-    kind = _kind(path)
-    if kind == "parquet":
-        file = open_parquet(path)
-        _check_header(path, file.names)
-        table = file.whole()
-    elif kind == "npz":
-        with open_npz(path) as arrays:
-            names = _check_header(path, tuple(arrays.places))
-            require_records(path, Peek(names, arrays.rows))
-            (table,) = arrays.blocks(names, arrays.rows)
-    else:
-        table = _public_csv(path)
+    table = _format(path).whole(path)
     require_records(path, Peek(_check_header(path, table.columns), len(table)))
     return table
+
+
+@contextmanager
+def _open_parquet(path: Path) -> Iterator[PrivateFile]:
+    table = open_parquet(path)
+    yield PrivateFile(tuple(table.names), lambda: table.rows, partial(_parquet_blocks, table))
+
+
+def _whole_parquet(path: Path) -> Columns:
+    file = open_parquet(path)
+    _check_header(path, file.names)
+    return file.whole()
+
+
+@contextmanager
+def _open_npz(path: Path) -> Iterator[PrivateFile]:
+    with open_npz(path) as arrays:
+        yield PrivateFile(tuple(arrays.places), lambda: arrays.rows, partial(_npz_blocks, arrays))
+
+
+def _whole_npz(path: Path) -> Columns:
+    with open_npz(path) as arrays:
+        names = _check_header(path, tuple(arrays.places))
+        require_records(path, Peek(names, arrays.rows))
+        (table,) = arrays.blocks(names, arrays.rows)
+    return table
+
+
+@contextmanager
+def _open_csv(path: Path) -> Iterator[PrivateFile]:
+    with _open_text(path) as binary:
+        layout = _layout(path, binary)
+        yield PrivateFile(layout.names, partial(count_lines, binary), partial(_text_blocks, binary, layout))
 
 
 def _parquet_blocks(file: Parquet, names: Sequence[str], group: str | None) -> Iterator[Block]:
@@ -166,15 +196,13 @@ def _text_block(lines: list[bytes], layout: Layout, names: Sequence[str], group:
 
 def is_text(path: Path) -> bool:
     """Return whether a file is read as lines of text."""
-    return _kind(path) == "csv"
+    return _format(path) is _TEXT
 
 
-def _kind(path: Path) -> str:
+def _format(path: Path) -> FileFormat:
     if not path.is_file():
         raise DpvalueError(f"there is no file {path}")
-    if path.suffix in (".parquet", ".npz"):
-        return path.suffix[1:]
-    return "csv"
+    return FORMATS.get(path.suffix, _TEXT)
 
 
 def _check_header(path: Path, columns: tuple[str, ...]) -> tuple[str, ...]:
@@ -199,7 +227,7 @@ def require_records(path: Path, peek: Peek) -> Peek:
 
 @contextmanager
 def _open_text(path: Path) -> Iterator[IO[bytes]]:
-    opener: Any = {".gz": gzip.open, ".zst": _zstd}.get(path.suffix, open)
+    opener: Any = _OPENERS.get(path.suffix, open)
     try:
         with opener(path, "rb") as binary:
             yield binary
@@ -209,51 +237,7 @@ def _open_text(path: Path) -> Iterator[IO[bytes]]:
         raise DpvalueError(f"{path} cannot be read: {error.strerror}") from None
 
 
-class _ZstdReader(io.RawIOBase):
-    """A reader of a zstd file, frame by frame; EOFError for a truncated or damaged file."""
-
-    def __init__(self, path: Path) -> None:
-        from zstandard import ZstdDecompressor, ZstdError
-
-        self._start, self._error = ZstdDecompressor().decompressobj, ZstdError
-        self._file, self._frame = path.open("rb"), self._start()
-        self._compressed, self._decompressed = b"", memoryview(b"")
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """Copy decompressed bytes into a buffer; return their number, 0 at the end of the file."""
-        while not self._decompressed:
-            if self._frame.eof:
-                self._compressed = self._frame.unused_data or self._file.read(_PIECE)
-                if not self._compressed:
-                    return 0
-                self._frame = self._start()
-            else:
-                self._compressed = self._file.read(_PIECE)
-            try:
-                self._decompressed = memoryview(self._frame.decompress(self._compressed))  # of which a slice is no copy
-            except self._error:
-                raise EOFError from None
-            if not self._compressed and not self._frame.eof:
-                raise EOFError
-        count = min(len(buffer), len(self._decompressed))
-        buffer[:count], self._decompressed = self._decompressed[:count], self._decompressed[count:]
-        return count
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-        super().close()
-
-
-def _zstd(path: Path, mode: str) -> IO[bytes]:
-    try:
-        return io.BufferedReader(_ZstdReader(path))
-    except ModuleNotFoundError:
-        raise DpvalueError("reading zstd needs zstandard: pip install 'dpvalue[zstd]'") from None
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".zst": open_zstd}
 
 
 def _layout(path: Path, binary: IO[bytes]) -> Layout:
@@ -290,6 +274,12 @@ def _public_csv(path: Path) -> Columns:
             raise DpvalueError(f"{path} is not a table: row {number} has {len(row)} cells, the header {len(names)}")
     _check_header(path, tuple(names))
     return Columns({name: Column([row[place] for row in rows]) for place, name in enumerate(names)})
+
+
+_TEXT = FileFormat(_open_csv, _public_csv)
+
+FORMATS = {".parquet": FileFormat(_open_parquet, _whole_parquet), ".npz": FileFormat(_open_npz, _whole_npz)}
+"""By the ending of a file's name; any other file is text."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)  # rows must not be printed

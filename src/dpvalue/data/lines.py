@@ -8,17 +8,21 @@ records: they count as records and contribute zero.
 from __future__ import annotations
 
 import csv
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO
+from pathlib import Path
+from typing import IO, Any
 
 from dpvalue.display import counted
+from dpvalue.errors import DpvalueError
 
 LONGEST_LINE = 2**20
 BLOCK_BYTES = 2**17  # small: what is made of a block should stay in the cache
 _COUNTED_BYTES = 2**23
 _END = 2**12
+_PIECE = 2**11  # bytes of a zstd file, which may decompress to 30,000 times as many
 _CUT = b"\0cut\0"  # no record holds a NUL
 csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
 
@@ -128,3 +132,51 @@ def count_lines(file: IO[bytes]) -> int:
         lines += chunk.count(b"\n")
         ends_open = not chunk.endswith(b"\n")
     return lines + ends_open
+
+
+class _ZstdReader(io.RawIOBase):
+    """A reader of a zstd file, frame by frame; EOFError for a truncated or damaged file."""
+
+    def __init__(self, path: Path) -> None:
+        from zstandard import ZstdDecompressor, ZstdError
+
+        self._start, self._error = ZstdDecompressor().decompressobj, ZstdError
+        self._file, self._frame = path.open("rb"), self._start()
+        self._compressed, self._decompressed = b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Copy decompressed bytes into a buffer; return their number, 0 at the end of the file."""
+        while not self._decompressed:
+            if self._frame.eof:
+                self._compressed = self._frame.unused_data or self._file.read(_PIECE)
+                if not self._compressed:
+                    return 0
+                self._frame = self._start()
+            else:
+                self._compressed = self._file.read(_PIECE)
+            try:
+                self._decompressed = memoryview(self._frame.decompress(self._compressed))  # of which a slice is no copy
+            except self._error:
+                raise EOFError from None
+            if not self._compressed and not self._frame.eof:
+                raise EOFError
+        count = min(len(buffer), len(self._decompressed))
+        buffer[:count], self._decompressed = self._decompressed[:count], self._decompressed[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+def open_zstd(path: Path, mode: str) -> IO[bytes]:
+    """Open a zstd file to read what it decompresses to."""
+    try:
+        return io.BufferedReader(_ZstdReader(path))
+    except ModuleNotFoundError:
+        raise DpvalueError("reading zstd needs zstandard: pip install 'dpvalue[zstd]'") from None

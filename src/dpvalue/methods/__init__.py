@@ -14,8 +14,9 @@ from dpvalue.methods.refit import Refit
 from dpvalue.methods.scores import Scores
 from dpvalue.methods.steps import Steps
 from dpvalue.methods.trees import Trees
+from dpvalue.planning.settings import GAMES, Settings
 
 for _method in (Steps, Scores, Refit, Trees):
     register_method(_method)
 
-__all__ = ["Refit", "Scores", "Steps", "Trees"]
+__all__ = ["GAMES", "Refit", "Scores", "Settings", "Steps", "Trees"]  # the settings that may name all of them

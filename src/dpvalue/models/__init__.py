@@ -7,6 +7,7 @@ through `torch.func`; `HeadOnTrunk` is the last layer of a network on a public t
 
 from dpvalue.models.base import (
     CLASSIFICATION,
+    COLUMN_MODELS,
     KINDS,
     REGRESSION,
     TASK_OF,
@@ -16,7 +17,7 @@ from dpvalue.models.base import (
     UnitNumbers,
     row_losses,
 )
-from dpvalue.models.build import build_model, task_of
+from dpvalue.models.build import build_model, register_model, task_of
 from dpvalue.models.cnn import PaperCNN, paper_cnn
 from dpvalue.models.derived import DescriptionModel, Score, SubspaceModel, project_model
 from dpvalue.models.forest import Forest, LeafOnes, Unsplit
@@ -26,6 +27,7 @@ from dpvalue.models.network import Network
 
 __all__ = [
     "CLASSIFICATION",
+    "COLUMN_MODELS",
     "KINDS",
     "REGRESSION",
     "TASK_OF",
@@ -49,6 +51,7 @@ __all__ = [
     "head_on_trunk",
     "paper_cnn",
     "project_model",
+    "register_model",
     "row_losses",
     "task_of",
 ]  # fmt: skip

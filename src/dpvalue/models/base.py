@@ -13,7 +13,9 @@ CLASSIFICATION, REGRESSION = "classification", "regression"
 TREES = "trees"
 TASK_OF = {"logistic": CLASSIFICATION, "linear": REGRESSION, "cnn": CLASSIFICATION, TREES: CLASSIFICATION}
 """The task of each named model."""
-KINDS = tuple(TASK_OF)
+KINDS = TASK_OF.keys()
+COLUMN_MODELS = ["logistic", "linear", TREES]
+"""The models of rows of columns, as in files: no images. The first of a task is its default."""
 
 
 class UnitNumbers(Protocol):

@@ -11,12 +11,32 @@ from torch import Tensor, nn
 
 from dpvalue.arrays import Ints
 from dpvalue.errors import DpvalueError, require_choice
-from dpvalue.models.base import CLASSIFICATION, KINDS, REGRESSION, TASK_OF, TREES, Model, ModelFactory
+from dpvalue.models.base import CLASSIFICATION, COLUMN_MODELS, KINDS, REGRESSION, TASK_OF, TREES, Model, ModelFactory
 from dpvalue.models.cnn import PaperCNN
 from dpvalue.models.forest import Unsplit
 from dpvalue.models.linear import Linear
 from dpvalue.models.network import Network
 from dpvalue.streams import Purpose, stream
+
+Builder = Callable[[Tensor, int, str, torch.dtype, torch.device], Model]
+"""From an example row (public), the number of outputs, the task, a type and a device to a model."""
+
+
+def register_model(name: str, task: str, build: Builder, columns: bool = True) -> None:
+    """Add a model, which is then known by its name; raises for a name that is taken or is no word in lower case.
+
+    Args:
+        name: what users call it.
+        task: what it is for.
+        build: makes it for rows like an example.
+        columns: whether it takes rows of columns, as files hold them.
+    """
+    if name in ("auto", "custom", *KINDS) or not (name.isidentifier() and name.islower()):
+        raise DpvalueError(f"the name of a model must be a new lower-case word, got {name!r}")
+    require_choice("task", task, (CLASSIFICATION, REGRESSION))
+    TASK_OF[name], _BUILDERS[name] = task, build
+    if columns:
+        COLUMN_MODELS.append(name)
 
 
 def task_of(model: str | ModelFactory, by_metric: str | None, float_labels: bool) -> str:
@@ -37,16 +57,8 @@ def build_model(
     model: str | ModelFactory, task: str, example: Tensor, outputs: int, dtype: torch.dtype, device: torch.device
 ) -> Model:
     """Return the model for rows like `example` (public) and this many outputs (classes, or 1 for regression)."""
-    if model in ("logistic", "linear"):
-        return Linear(prod(example.shape), outputs, task, dtype, device)
-    if model == TREES:
-        return Unsplit(prod(example.shape), outputs, task, dtype, device)
-    if model == "cnn":
-        if example.dim() != 3 or min(example.shape[1:]) < 4:
-            shape = tuple(example.shape)
-            raise DpvalueError(f"model 'cnn' needs images (rows, [channels,] height, width) of 4 or more, got {shape}")
-        return PaperCNN(example, outputs, task, dtype, device)
-    assert callable(model)
+    if isinstance(model, str):
+        return _BUILDERS[model](example, outputs, task, dtype, device)
     network = Network(model, task, "custom", example, dtype, device)
     width = network.outputs(network.initial(0)[None], example[None]).shape[-1]
     if width != outputs:
@@ -61,6 +73,23 @@ def build_model(
         raise DpvalueError(f"model cannot be differentiated for several parties at once: {first}") from error
     return network
 
+
+def _linear(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> Model:
+    return Linear(prod(example.shape), outputs, task, dtype, device)
+
+
+def _trees(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> Model:
+    return Unsplit(prod(example.shape), outputs, task, dtype, device)
+
+
+def _cnn(example: Tensor, outputs: int, task: str, dtype: torch.dtype, device: torch.device) -> Model:
+    if example.dim() != 3 or min(example.shape[1:]) < 4:
+        shape = tuple(example.shape)
+        raise DpvalueError(f"model 'cnn' needs images (rows, [channels,] height, width) of 4 or more, got {shape}")
+    return PaperCNN(example, outputs, task, dtype, device)
+
+
+_BUILDERS: dict[str, Builder] = {"logistic": _linear, "linear": _linear, "cnn": _cnn, TREES: _trees}
 
 LEARNING_RATE = 0.01
 

@@ -14,16 +14,13 @@ from dpvalue.data.schema import PREPROCESSORS
 from dpvalue.data.utility import METRICS
 from dpvalue.errors import DpvalueError, require_choice, require_count, require_positive
 from dpvalue.games.semivalues import semivalues
-from dpvalue.models import TASK_OF, TREES
-from dpvalue.planning.settings import GAMES
+from dpvalue.methods import GAMES
+from dpvalue.models import COLUMN_MODELS, TASK_OF, TREES
 from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.ledger import Ledger
 from dpvalue.stored import is_whole, parse
 
 TASKS = ("auto", "classification", "regression")
-
-MODELS = ("auto", "logistic", "linear", TREES)
-"""The models of files, whose rows are no images."""
 
 _LISTS = ("train", "drop", "semivalue", "classes", "sizes")
 
@@ -74,7 +71,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         require_choice("task", self.task, TASKS)
-        require_choice("model", self.model, MODELS)
+        require_choice("model", self.model, ("auto", *COLUMN_MODELS))
         require_choice("metric", self.metric, METRICS)
         require_choice("preprocess", self.preprocess, PREPROCESSORS)
         self.fixed_task  # noqa: B018  (raises where options are of two tasks)

@@ -25,11 +25,11 @@ from dpvalue.data.rows import floats_of
 from dpvalue.data.schema import Schema, classes_of, infer_task, make_schema
 from dpvalue.data.utility import Utility
 from dpvalue.errors import DpvalueError
-from dpvalue.models import CLASSIFICATION, TASK_OF
+from dpvalue.models import CLASSIFICATION, COLUMN_MODELS, TASK_OF
 from dpvalue.names import require_names
 from dpvalue.planning.settings import Settings
 from dpvalue.progress import Progress, silent
-from dpvalue.runs.config import MODELS, RunConfig
+from dpvalue.runs.config import RunConfig
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.run import PreparedRun, prepare
@@ -126,10 +126,10 @@ class PublicSide:
 
     @property
     def model(self) -> str:
-        """The model that was named, or that of the task."""
+        """The model that was named, or else that of the task."""
         if self.config.model != "auto":
             return self.config.model
-        return next(name for name in MODELS if TASK_OF.get(name) == self.task)
+        return next(name for name in COLUMN_MODELS if TASK_OF[name] == self.task)
 
     @cached_property
     def settings(self) -> Settings:
