@@ -384,11 +384,11 @@ def test_what_trees_do_not_take_is_refused_in_one_line() -> None:
     refused("model='trees' needs at least 40 public rows, got 39", test=(TEST[0][:39], TEST[1][:39]))
     refused("model='trees' needs Gaussian noise", privacy=dpv.Privacy(1.0, delta=0))
     refused("needs a utility with l2 = 0", test=dpv.Utility(*TEST, l2=0.1))
-    refused("model='trees' makes one release its own way: leave schedule open", schedule="lagged")
-    refused("model='trees' makes one release its own way: leave clip open", clip=1.0)
+    refused("model='trees' makes one release its own way: leave schedule unset", schedule="lagged")
+    refused("model='trees' makes one release its own way: leave clip unset", clip=1.0)
     refused("game must be left open for model='trees', got 'steps'", game="steps")
     refused("metric 'mse' does not fit a classification model", test=dpv.Utility(*TEST, metric="mse"))
-    with pytest.raises(dpv.DpvalueError, match="leave schedule open"):
+    with pytest.raises(dpv.DpvalueError, match="leave schedule unset"):
         dpv.federated(TRAIN, TEST, groups=SITES, rounds=2, progress=False, **QUIET)
     with pytest.raises(dpv.DpvalueError, match="auc is about finding wrong parties by steps"):
         dpv.plan(3, TEST, records=40, auc=0.8, **QUIET)
