@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dpvalue as dpv
-from dpvalue.storage import LOCK, OWNER_ALONE, alone, held, remains, write_whole
+from dpvalue.storage import LOCK, OWNER_ALONE, file_lock, folder_lock, leftover_files, write_whole
 from tests.processes import at_once, begun, killed
 
 
@@ -24,7 +24,7 @@ def wait(sign: Path) -> None:
 def count_up(path: Path, often: int = 20) -> None:
     """Read, wait a little and write, as what must be done alone."""
     for _ in range(often):
-        with alone(path):
+        with file_lock(path):
             number = int(path.read_text())
             time.sleep(0.0005)
             path.write_text(str(number + 1))
@@ -43,15 +43,15 @@ def test_what_is_done_alone_is_lost_by_no_thread_and_no_process(tmp_path: Path) 
 
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     def hold() -> None:
-        with alone(tmp_path / "file"), held(tmp_path / "folder"):
+        with file_lock(tmp_path / "file"), folder_lock(tmp_path / "folder"):
             wait(tmp_path / "sign")
 
     child = begun(hold, tmp_path / "sign")
-    with pytest.raises(dpv.DpvalueError, match="is being written by another process"), held(tmp_path / "folder"):
+    with pytest.raises(dpv.DpvalueError, match="is being written by another process"), folder_lock(tmp_path / "folder"):
         pytest.fail("held twice")
     assert (tmp_path / "folder" / LOCK).exists()  # who was refused touches nothing
     killed(child)
-    with alone(tmp_path / "file"), held(tmp_path / "folder"):
+    with file_lock(tmp_path / "file"), folder_lock(tmp_path / "folder"):
         assert (tmp_path / "folder" / LOCK).is_file()
     assert list((tmp_path / "folder").iterdir()) == []
 
@@ -59,7 +59,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 def test_a_forked_child_gives_no_lock_back(tmp_path: Path) -> None:
     def hold_and_fork(_: int) -> bool:
         parent = os.getpid()
-        with held(tmp_path):
+        with folder_lock(tmp_path):
             child = os.fork()
             if child:
                 os.waitpid(child, 0)
@@ -71,24 +71,24 @@ def test_a_forked_child_gives_no_lock_back(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_held_by_one_thread_too_and_is_gone_if_nothing_came_of_it(tmp_path: Path) -> None:
-    with held(tmp_path / "a" / "b"):
-        with pytest.raises(dpv.DpvalueError, match="is being written"), held(tmp_path / "a" / "b"):
+    with folder_lock(tmp_path / "a" / "b"):
+        with pytest.raises(dpv.DpvalueError, match="is being written"), folder_lock(tmp_path / "a" / "b"):
             pytest.fail("held twice")
         assert (tmp_path / "a" / "b").is_dir()
     assert list(tmp_path.iterdir()) == []
-    with held(tmp_path / "a" / "b"):
+    with folder_lock(tmp_path / "a" / "b"):
         (tmp_path / "a" / "b" / "result").touch()
     assert [path.name for path in (tmp_path / "a" / "b").iterdir()] == ["result"]
     (tmp_path / "file").touch()
     for place, why in {"file": "is a file", "file/folder": "cannot be written"}.items():
-        with pytest.raises(dpv.DpvalueError, match=why), held(tmp_path / place):
+        with pytest.raises(dpv.DpvalueError, match=why), folder_lock(tmp_path / place):
             pytest.fail("no folder")
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
-    for kind in (alone, held):
+    for kind in (file_lock, folder_lock):
         (tmp_path / "folder").mkdir(exist_ok=True)
-        lock = tmp_path / "folder" / LOCK if kind is held else tmp_path / ".folder.lock"
+        lock = tmp_path / "folder" / LOCK if kind is folder_lock else tmp_path / ".folder.lock"
         lock.symlink_to(tmp_path / "victim")
         with pytest.raises(dpv.DpvalueError, match=r"symbolic links") as caught, kind(tmp_path / "folder"):
             pytest.fail("followed")
@@ -105,7 +105,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(
         raise error
 
     monkeypatch.setattr("dpvalue.storage.os.open", refuse)
-    for kind in (alone, held):
+    for kind in (file_lock, folder_lock):
         with pytest.raises(dpv.DpvalueError, match=f"^[^\n]*cannot be .*{error.strerror}$"), kind(tmp_path):
             pytest.fail("written")
 
@@ -150,7 +150,7 @@ def test_the_same_path_from_many_threads_and_processes_is_whole_in_the_end(tmp_p
     assert path.read_bytes() in contents
     assert at_once(4, write) == [None] * 4
     assert path.read_bytes() in contents
-    assert remains(tmp_path) == []
+    assert leftover_files(tmp_path) == []
 
 
 def test_a_write_that_fails_leaves_the_old_content_and_no_scratch_file(tmp_path: Path) -> None:
@@ -166,4 +166,4 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_scratch_file(tmp_path:
     with pytest.raises(IsADirectoryError):
         write_whole(tmp_path / "folder", b"new")
     assert (tmp_path / "file").read_bytes() == b"old"
-    assert remains(tmp_path) == []
+    assert leftover_files(tmp_path) == []

@@ -25,15 +25,15 @@ def value(
 ) -> Result:
     """Return what each party's data is worth to the model, private by default.
 
-    Formal guarantee: with `privacy`, everything returned is a function of public things and of the parties' releases,
-    which are (epsilon, delta)-DP as `Privacy` says; without it (None) nothing is protected, and the result says so.
-    Protected are the parties' rows. Public are the utility's rows, all settings, the parties' names and their sizes.
+    Formal guarantee: with `privacy`, the result is a function of public values and of the parties' releases, which are
+    (epsilon, delta)-DP as `Privacy` says. Without privacy (None) nothing is protected, and the result says so. The
+    parties' rows are protected. The utility's rows, all settings, and the parties' names and sizes are public.
 
     Args:
         parties: `Parties`, (X, y), a DataFrame with `target`, or a torch Dataset; private.
         utility: `Utility`, (X_test, y_test), a DataFrame with `target`, or a torch Dataset; public.
-        settings: how the run is made; the defaults of `Settings` if left out.
-        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; one walk serves all.
+        settings: the settings of the run; None: the defaults of `Settings`.
+        semivalues: "shapley", "banzhaf", "beta(a,b)", "loo" or `Semivalue`s; all share the same walks.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **fields: fields of `Settings`, which change `settings`; and of data
             target: the label column of DataFrames.
@@ -55,10 +55,12 @@ def value(
         (20, True)
     """
     kinds = _semivalues(semivalues)
-    chosen, labels = read_keywords(settings, fields)
+    run_settings, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        return value_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, kinds, tell)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        return value_prepared(
+            prepare(public, run_settings, *private.counts(run_settings.privacy)), private, kinds, tell
+        )
 
 
 @shows_settings(EntryKeywords)
@@ -70,14 +72,13 @@ def release(
     progress: bool | Progress = True,
     **fields: Unpack[EntryKeywords],
 ) -> Table:
-    """Return the private table of the parties' releases: spend the budget once, then ask `Table.value` any time.
+    """Release once: return the private table, from which `Table.value` computes values without further cost.
 
-    Formal guarantee: as `value`, for the table and all that is made of it.
+    Formal guarantee: as `value`, for the table and everything computed from it.
 
     Args:
         parties: as in `value`; private.
-        utility: as in `value`; public. Classes, preprocessing, directions, clipping norm and learning rate are taken
-            from it.
+        utility: as in `value`; public. It fixes classes, preprocessing, directions, clipping norm and learning rate.
         settings: as in `value`.
         progress: as in `value`.
         **fields: as in `value`.
@@ -94,10 +95,10 @@ def release(
         >>> table.value(test, progress=False).guarantee == table.guarantee
         True
     """
-    chosen, labels = read_keywords(settings, fields)
+    run_settings, labels = read_keywords(settings, fields)
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        return release_prepared(prepare(public, chosen, *private.counts(chosen.privacy)), private, tell)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        return release_prepared(prepare(public, run_settings, *private.counts(run_settings.privacy)), private, tell)
 
 
 _semivalues = semivalues  # the argument of value shadows the function

@@ -1,4 +1,4 @@
-"""What a user with a trusted public set would do without any semivalue: a yardstick."""
+"""Baselines that need a public set and no semivalue."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ __all__ = ["Screening", "public_loss"]
 
 @dataclass(frozen=True, eq=False)
 class Screening:
-    """A score per party, higher for data that agrees with the public set; made by `public_loss`.
+    """Scores of parties, higher for data that agrees with the public set; `public_loss` returns it.
 
     Attributes:
         scores: the negated mean loss of each party under the public model, clipped and noisy, less the mean of public
             rows.
         names: the parties.
-        guarantee: what was spent.
-        expected_auc: how well corrupted parties are expected to be found, by rehearsal on the public set; None without
-            privacy.
+        guarantee: the privacy guarantee.
+        expected_auc: the AUC expected for corrupted parties, by rehearsal on the public set; None without privacy.
 
     Example:
         >>> screening = public_loss(train, test, groups=sites, privacy=privacy, noise="fast")  # as in `dpvalue.Result`
@@ -57,14 +56,13 @@ def public_loss(
     settings: Settings | None = None,
     **fields: Unpack[EntryKeywords],
 ) -> Screening:
-    """Return the loss of each party under a model that is trained on the public set: a screening score, no semivalue.
+    """Return the loss of each party under a model trained on the public set: a screening score, not a semivalue.
 
-    How long the model is trained, and where and how wide losses are clipped, is chosen by rehearsal as in
+    How long the model is trained, and where and how wide losses are clipped, is run_settings by rehearsal as in
     `dpvalue.value`. It tells who fits the public set, not what anyone adds to a model: it has no notion of a coalition.
 
     Formal guarantee: with `privacy`, one release of one number per party, which is (epsilon, delta)-DP as `Privacy`
     says.
-    Of the settings, those that shape releases and walks are not used.
 
     Args:
         parties: as in `dpvalue.value`; private.
@@ -83,9 +81,9 @@ def public_loss(
         >>> screening.guarantee.releases, len(screening.scores)
         (1, 4)
     """
-    chosen, labels = read_keywords(settings, fields)
-    chosen = replace(
-        chosen,
+    run_settings, labels = read_keywords(settings, fields)
+    run_settings = replace(
+        run_settings,
         schedule=Schedule("replay", rounds=1),
         permutations=1,
         projection=Projection(1, "loss"),
@@ -94,12 +92,12 @@ def public_loss(
         learning_rate="auto",
     )
     private, public = read_data(parties, utility, *labels)
-    with chosen.engine.threading(), reporting(progress=False) as tell:
-        at, encoding = open_setting(public, chosen, *private.counts(chosen.privacy))
+    with run_settings.engine.threading(), reporting(progress=False) as tell:
+        at, encoding = open_setting(public, run_settings, *private.counts(run_settings.privacy))
         choice = choose(at)
         warn_of_large_delta(choice.guarantee, int(at.units.sum()))
         run = PreparedRun(at, encoding, choice, public).run(private)
-        if chosen.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
-            run = replace(run, noise=noise_source(chosen.noise, chosen.seed, Purpose.SCREENING))
+        if run_settings.noise == "fast":  # seeded noise of its own: never that of a run with the same seed
+            run = replace(run, noise=noise_source(run_settings.noise, run_settings.seed, Purpose.SCREENING))
         table, _ = run.release(tell)
     return Screening(table.rows[:, 0].to(torch.float64).numpy(), private.names, choice.guarantee, choice.expected_auc)

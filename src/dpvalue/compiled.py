@@ -1,8 +1,8 @@
-"""Whether a job's inner loops run in compiled code (numba, the extra `dpvalue[fast]`) or by torch: one answer for all.
+"""The choice between compiled inner loops (numba, the extra `dpvalue[fast]`) and torch.
 
-Both give the same results but for rounding. Compiling takes some ten seconds the first time on a machine, and loading
-what was compiled half a second, so small jobs are left to torch. The environment variable DPVALUE_COMPILED says
-otherwise: 0 for never, 1 for jobs of any size.
+Both give the same results up to rounding. Compilation takes about ten seconds the first time on a machine, and loading
+compiled code half a second, so small computations use torch. The environment variable DPVALUE_COMPILED overrides the
+choice: 0 for torch, 1 for compiled code at any size.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _LEAST_NUMBERS = 2 * 10**8  # the same, of noise
 
 
 def compiled_pays(positions: int, numbers: int) -> bool:
-    """Return whether a job is for compiled code.
+    """Return whether a computation should use compiled code.
 
     Args:
-        positions: of walks that advance together, one position after the other.
-        numbers: that are released in all.
+        positions: the number of sequential positions of its walks.
+        numbers: the total number of released numbers.
     """
     choice = os.environ.get("DPVALUE_COMPILED", "")
     large = positions >= _LEAST_POSITIONS or numbers >= _LEAST_NUMBERS
@@ -28,7 +28,7 @@ def compiled_pays(positions: int, numbers: int) -> bool:
 
 @lru_cache(maxsize=1)
 def _loads() -> bool:
-    """Whether numba is there, and has a place to keep what it compiles."""
+    """Whether numba is installed and has a cache folder."""
     try:
         from numba import njit
 

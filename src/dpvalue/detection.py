@@ -1,18 +1,19 @@
-"""How well corrupted units can be found: the AUC of values, the ceilings on it, and how near a method comes.
+"""Detection of corrupted units: the AUC of values, ceilings on the AUC, and the efficiency of a method.
 
 The AUC is the probability that a corrupted unit has a lower value than a clean one. The ceilings are for units that
-release on their own: noise is added to each unit's release before any two are mixed, as no curator is trusted with
-both. If which units are corrupted is exchangeable given what is public, turning a clean unit into a corrupted one is
-two steps of `zero_out` (one of `replace`), so that eps-DP releases have no expected AUC above
+release independently, without a trusted curator who mixes units before the noise. If the set of corrupted units is
+exchangeable given public values, turning a clean unit into a corrupted one is two steps of `zero_out` (one of
+`replace`). So eps-DP releases have no expected AUC above
 
     e^(2 eps) / (1 + e^(2 eps))    (zero_out),        e^eps / (1 + e^eps)    (replace),
 
-none that is mu-GDP one above Phi(sqrt(2) mu) or Phi(mu / sqrt(2)), and no Laplace release of one number per unit one
-above 1 - e^(-2 eps) (1 + eps) / 2 or 1 - e^(-eps) (2 + eps) / 4. All leave out delta and bound the mean over runs.
+For mu-GDP releases the ceilings are Phi(sqrt(2) mu) and Phi(mu / sqrt(2)). For one Laplace release of one number per
+unit they are 1 - e^(-2 eps) (1 + eps) / 2 and 1 - e^(-eps) (2 + eps) / 4. All neglect delta and bound the mean over
+runs.
 
-A trusted curator who mixes units before the noise can pass them: of two contributions in [-1, 1], x_1 - x_2 plus one
-Laplace variable is eps-DP and tells a clean one at 1 from a corrupted one at -1 with probability 1 - e^(-2 eps) / 2
-(`replace`: 1 - e^(-eps) / 2). At eps = 1 that is 0.932, above 0.881.
+A trusted curator who mixes units before the noise can exceed them: for two contributions in [-1, 1], x_1 - x_2 plus one
+Laplace variable is eps-DP and separates a clean unit at 1 from a corrupted one at -1 with probability
+1 - e^(-2 eps) / 2 (`replace`: 1 - e^(-eps) / 2). At eps = 1 that is 0.932, above 0.881.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ def precision_at(values: ArrayLike, corrupted: ArrayLike, k: int) -> float:
     """Return the share of corrupted parties among the k with the lowest values.
 
     Args:
-        values: of the parties; the lowest are looked at.
-        corrupted: which parties are.
-        k: how many are looked at.
+        values: the values of the parties (n,).
+        corrupted: which parties are corrupted (n,).
+        k: the number of parties with the lowest values.
 
     Returns:
         a share between 0 and 1.
@@ -68,8 +69,8 @@ def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
     """Return the probability that a corrupted party has a lower value than a clean one; ties count half.
 
     Args:
-        values: of the parties.
-        corrupted: which parties are.
+        values: the values of the parties (n,).
+        corrupted: which parties are corrupted (n,).
 
     Returns:
         a probability; 0.5 is chance.
@@ -95,7 +96,7 @@ def auc(values: ArrayLike, corrupted: ArrayLike) -> float:
 
 
 def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC from epsilon-DP releases of units on their own, without a trusted curator.
+    """Return the largest expected AUC from independent epsilon-DP releases of units, without a trusted curator.
 
     Args:
         epsilon: of the budget.
@@ -115,12 +116,12 @@ def ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
 
 
 def is_useful(limit: float) -> bool:
-    """Return whether a ceiling says anything: one that rounds to 1 does not."""
+    """Return whether a ceiling is informative: it does not round to 1."""
     return limit < 0.9995
 
 
 def gaussian_ceiling(mu: float, neighbours: str = "zero_out") -> float:
-    """Return the largest expected AUC from releases of units on their own that are mu-GDP.
+    """Return the largest expected AUC from independent mu-GDP releases of units.
 
     Args:
         mu: of the releases.
@@ -160,7 +161,7 @@ def laplace_ceiling(epsilon: float, neighbours: str = "zero_out") -> float:
 
 
 def epsilon_of_ceiling(auc: float, neighbours: str = "zero_out") -> float:
-    """Return the epsilon below which no releases of units on their own reach an expected AUC of `auc`.
+    """Return the epsilon below which no independent releases of units reach this expected AUC.
 
     Args:
         auc: an AUC above 0.5 and below 1.
@@ -181,11 +182,11 @@ def epsilon_of_ceiling(auc: float, neighbours: str = "zero_out") -> float:
 
 
 def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> float:
-    """Return (AUC - 0.5) / (ceiling - 0.5): how much of what the ceiling leaves to be found was found.
+    """Return (AUC - 0.5) / (ceiling - 0.5), the share of the ceiling that a method reaches.
 
     Args:
-        auc: that was found.
-        epsilon: of the budget.
+        auc: the AUC of the method.
+        epsilon: the epsilon of the budget.
         neighbours: "zero_out" or "replace".
 
     Returns:
@@ -205,7 +206,7 @@ def efficiency(auc: float, epsilon: float, neighbours: str = "zero_out") -> floa
 def expected_auc(
     clean: Floats, bad: Floats, law: str, scale: float | Floats, bad_scale: float | Floats | None = None
 ) -> float:
-    """Return the expected AUC when noise of a law and scale is added to scores of clean and of bad units.
+    """Return the expected AUC of the scores of clean and bad units plus noise of a law and scale.
 
     Exact in the noise: the mean over all pairs of P(clean score + noise > bad score + noise). Scales may be one number
     or one per score; `bad_scale` is that of the bad ones where it differs.
@@ -234,7 +235,7 @@ def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, ba
     """Return P(clean score + noise > bad score + noise) for each pair, (clean, bad); ties count half."""
     shift = np.subtract.outer(clean, bad)
     first, second = np.asarray(scale, dtype=float), np.asarray(bad_scale, dtype=float)
-    if first.ndim or second.ndim:  # most often they are one number, and this is done thousands of times
+    if first.ndim or second.ndim:  # single numbers, the common case, need no broadcasting
         first, second = np.broadcast_to(first, clean.shape)[:, None], np.broadcast_to(second, bad.shape)[None, :]
     if not (first > 0).all() or not (second > 0).all():
         if (first > 0).any() or (second > 0).any():
@@ -244,11 +245,11 @@ def pairwise_auc(clean: Floats, bad: Floats, law: str, scale: float | Floats, ba
 
 
 def _largest_auc(law: str, distance: float, neighbours: str) -> float:
-    """How often noise leaves two units in order that are as far apart as they can be; `moved`: by a step, in scales."""
+    """P(two units stay in order) at their largest distance; `distance` is one step in scales of the noise."""
     return float(find_law(law).wins(np.array(_steps(neighbours) * distance), np.ones(()), np.ones(())))
 
 
 def _steps(neighbours: str) -> float:
-    """How many steps of the relation it takes for two units to trade places."""
+    """The number of steps of the relation that exchange two units."""
     require_choice("neighbours", neighbours, NEIGHBOURS)
     return 2.0 if neighbours == "zero_out" else 1.0

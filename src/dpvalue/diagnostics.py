@@ -1,4 +1,4 @@
-"""How uncertain values are, in the paper's two measures."""
+"""The paper's two measures of the uncertainty of values."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def estimation_uncertainty(
     repeats: int = 200,
     seed: int = 0,
 ) -> float:
-    """Return Var[psi_j | the models before party j] (paper, equ:estimation_uncertainty): what noise alone causes.
+    """Return Var[psi_j | the models before party j] (paper, equ:estimation_uncertainty), the variance due to noise.
 
-    The k models before the party and its clipped gradients there are held fixed; only the noise of its releases is
-    redrawn, `repeats` times. No guarantee: it takes clipped gradients as they are, for public or simulated data.
+    The k models before the party and its clipped gradients there are fixed; only the noise of its releases is redrawn,
+    `repeats` times. No guarantee: it reads clipped gradients without noise, for public or simulated data.
 
     Args:
         models: the models before the party, one row a permutation (k, d).

@@ -1,4 +1,4 @@
-"""What goes wrong, said in one sentence: the argument, the value, what would be right."""
+"""Errors and checks of arguments: each message names the argument, its value and the allowed values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from numbers import Integral, Real
 from reprlib import repr as short
 
 LARGEST_WHOLE = 2**63 - 1
-"""No count of anything is larger, and arithmetic on tensors holds no larger number."""
+"""The largest count; tensors hold no larger integer."""
 
 
 class DpvalueError(ValueError):

@@ -1,8 +1,7 @@
-"""Writing files safely: whole or not at all, one process at a time, secrets for their owner alone.
+"""Safe writing of files: atomic writes, locks, and secrets with mode 0600.
 
-A lock ends with its process: after a kill the next one takes it. Each lock is a file, which its holder removes when it
-is done; a killed holder leaves an empty file that means nothing. Locks keep apart all who ask for them here, on one
-machine, or on several that share a file system with locks.
+A lock ends with its process. Each lock is a file, which its holder removes at the end; a killed holder leaves an empty
+file without effect. Locks work between processes on one machine, or on several that share a file system with locks.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from dpvalue.errors import DpvalueError
 OWNER_ALONE = 0o600
 """The mode of files with keys or private content."""
 
-_AS_USUAL = 0o666  # less what the process's umask takes away
+_AS_USUAL = 0o666  # the umask applies
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes], mode: int = _AS_USUAL) -> None:
-    """Write a file, from what it holds or piece by piece; when this returns, it is on the disk.
+    """Write a file atomically, from bytes or pieces; on return, it is on disk.
 
-    Of several processes or threads that write the same path, each writes all of its own content; the last one stays.
-    The scratch file has a name that nobody can guess and is made anew: a link that stands there is not followed.
+    If several processes or threads write the same path, the last complete file stays. The scratch file has a random
+    name and is created exclusively, so no link is followed.
     """
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
@@ -41,13 +40,13 @@ def write_whole(path: Path, content: bytes | Iterable[bytes], mode: int = _AS_US
     _sync_folder(path.parent)
 
 
-def remains(folder: Path) -> list[Path]:
-    """Return what writers that were killed have left in a folder."""
+def leftover_files(folder: Path) -> list[Path]:
+    """Return the scratch files of killed writers in a folder."""
     return sorted(folder.glob(".*.part"))
 
 
 def _sync_folder(folder: Path) -> None:
-    """The name of a new file is on the disk once its folder is."""
+    """Sync a folder, so that the names of new files are on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -56,27 +55,27 @@ def _sync_folder(folder: Path) -> None:
 
 
 LOCK = ".lock"
-"""What the lock of a folder of results is called."""
+"""The name of the lock of a folder of results."""
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold the only right to work with a file; wait until nobody else has it."""
+def file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock for a file; wait until it is free."""
     lock = path.with_name(f".{path.name}.lock")
     try:
         handle = _take(lock, wait=True)
     except OSError as error:
         raise DpvalueError(f"{path} cannot be locked by {lock}: {error.strerror}") from None
     assert handle is not None
-    with _holding(lock, handle):
+    with _unlock_at_end(lock, handle):
         yield
 
 
 @contextmanager
-def held(folder: Path) -> Iterator[None]:
-    """Hold the only right to write into a folder; raise at once if another process has it.
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold an exclusive lock for writing into a folder; raise if another process holds it.
 
-    The folder is made if it is not there, and removed again if nothing was written into it.
+    The folder is created if missing, and removed again if it stays empty.
     """
     new_folders = [missing for missing in (folder, *folder.parents) if not missing.exists()]
     lock = folder / LOCK
@@ -90,18 +89,18 @@ def held(folder: Path) -> Iterator[None]:
     if handle is None:
         raise DpvalueError(f"{folder} is being written by another process: wait until it ends, or name another folder")
     try:
-        with _holding(lock, handle):
+        with _unlock_at_end(lock, handle):
             yield
     finally:
-        with suppress(OSError):  # results are in it, or somebody else has made use of it
+        with suppress(OSError):  # the folder is in use
             for empty in new_folders:
                 empty.rmdir()
 
 
 def _take(lock: Path, wait: bool) -> int | None:
-    """The handle of a lock that is ours now; None if somebody else has it and we are not to wait.
+    """The handle of an acquired lock; None if it is taken and `wait` is False.
 
-    A link in its place is not followed. Who held it before may have removed the file that was waited for: again, then.
+    Links are not followed. The previous holder may have removed the file during the wait; then the loop tries again.
     """
     while True:
         handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, OWNER_ALONE)
@@ -125,8 +124,8 @@ def _is_at(lock: Path, handle: int) -> bool:
 
 
 @contextmanager
-def _holding(lock: Path, handle: int) -> Iterator[None]:
-    """Give a lock back in the end; a forked child that leaves as well gives nothing back."""
+def _unlock_at_end(lock: Path, handle: int) -> Iterator[None]:
+    """Release a lock at the end, but not in a forked child."""
     owner = os.getpid()
     try:
         yield
@@ -134,7 +133,7 @@ def _holding(lock: Path, handle: int) -> Iterator[None]:
         if os.getpid() == owner:
             with suppress(OSError):  # a folder that has become read-only keeps the file
                 lock.unlink()
-            fcntl.flock(handle, fcntl.LOCK_UN)  # for a forked child, too, that has the handle still
+            fcntl.flock(handle, fcntl.LOCK_UN)  # also for a forked child with the same handle
         os.close(handle)
 
 
@@ -142,8 +141,8 @@ _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone can read, and that was not there."""
-    with alone(path):
+    """Write a new file that only its owner can read; raise if it exists."""
+    with file_lock(path):
         if os.path.lexists(path):
             raise DpvalueError(f"{str(path)!r} already exists: a key is never overwritten")
         try:
@@ -153,7 +152,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 
 def require_secret(path: Path) -> None:
-    """Raise unless a file is there that its owner alone can read; of a link, the file that it leads to counts."""
+    """Raise unless a file exists and only its owner can read it; of a link, its target."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:

@@ -1,6 +1,6 @@
 """Public randomness: one independent stream for every (seed, purpose, index).
 
-No stream depends on how the work is cut into blocks or threads, so neither do the numbers drawn from it.
+Streams do not depend on blocks or threads, so neither do their numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dpvalue.errors import require_count
 
 
 class Purpose(IntEnum):
-    """What a stream is drawn for; the numbers are part of what makes a run repeatable and never change."""
+    """The purpose of a stream. The numbers never change, so that runs stay repeatable."""
 
     PERMUTATION = 0
     REPLAY = 1
@@ -55,9 +55,9 @@ def replay_seed(seed: int) -> int:
 
 
 def replay_seed_of_rows(rows: NDArray[np.floating]) -> int:
-    """Return the same for a simulation, whose own seed makes its noise and must not be told: from the noisy rows.
+    """Return the same for a simulation, derived from its noisy rows, because its own seed must stay secret.
 
-    Of their signs alone, which rounding does not change from one device to another.
+    It uses only the signs of the rows, which do not depend on the device's rounding.
     """
     return _hash(b"dpvalue replay" + np.packbits(rows > 0).tobytes())
 

@@ -1,7 +1,8 @@
-"""What values are used for: curves of removing and adding parties, and how stable a ranking is.
+"""Tasks for values: curves of removing and adding parties, and the stability of rankings.
 
-From a private table alone: the model of a set of parties is theta_0 - alpha * (sum of their rows), so a curve is
-post-processing and free. Retraining on raw rows says more, and exposes them: only for runs without privacy.
+Curves from a private table are post-processing and cost no budget: the model of a set of parties is
+theta_0 - alpha * (sum of their rows). Retraining on raw rows is more accurate and exposes them, so it is only for runs
+without privacy.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ def retraining_curve(
     groups: Any = None,
     **drawing: Unpack[Drawing],
 ) -> Curve:
-    """Return the same with a model trained on the raw rows that are left: what a user without privacy would do.
+    """Return a curve with models retrained on the raw rows of the remaining parties.
 
-    No guarantee: it reads the parties' rows. Refused for a result that was made under differential privacy.
+    No guarantee: it reads the parties' rows. It raises for a result under differential privacy.
 
     Args:
         result: the values, of a run without privacy.
@@ -111,12 +112,12 @@ def retraining_curve(
 
 @dataclass(frozen=True, eq=False)
 class Stability:
-    """How well runs agree, over all pairs of them.
+    """The agreement of runs, over all pairs.
 
     Attributes:
         spearman: the rank correlation of each pair.
         overlap: the share of the top k of one run that is in the top k of the other.
-        k: how many are called top.
+        k: the size of the top.
 
     Example:
         >>> rank_stability([[3.0, 2.0, 1.0], [3.0, 1.0, 2.0]], k=1).overlap.tolist()
@@ -139,7 +140,7 @@ class Stability:
 
 
 def rank_stability(runs: Sequence[ArrayLike], k: int = 10) -> Stability:
-    """Return how well the values of several runs agree on ranks and on who is among the highest k.
+    """Return how well the values of several runs agree on ranks and on the top k parties.
 
     Args:
         runs: the values of each run, of the same parties in the same order.

@@ -28,7 +28,7 @@ from dpvalue.report import report_page
 from dpvalue.report.record import LedgerState, Record
 from dpvalue.runs import execute
 from dpvalue.runs.config import make_config, read_config
-from dpvalue.runs.execute import released_record, valued_record
+from dpvalue.runs.execute import record_of_release, record_of_values
 from dpvalue.runs.folder import keep_table, keep_values, open_folder, table_curves, values_frame
 from dpvalue.runs.sources import GroundTruth
 
@@ -64,11 +64,11 @@ def sound(result: dpv.Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     made_frame(20, 1).to_csv(folder / "test.csv", index=False)
     test = str(folder / "test.csv")
     config = make_config({"train": ["train.csv"], "test": test, "target": "label", "semivalue": ["shapley", "loo"]})
-    record = released_record(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)))
+    record = record_of_release(config, result.table, dpv.plan(6, privacy=dpv.Privacy(3.0)))
     assert record.plan is not None
     planned = replace(record.plan, expected_auc=0.7, efficiency=0.5)
     record = replace(record, plan=planned, ledger=LedgerState(1.0, 2.0, "per party", "1:ab"))
-    record = valued_record(record, result, GroundTruth("wrong", np.arange(6) < 2), table_curves(result, silent))
+    record = record_of_values(record, result, GroundTruth("wrong", np.arange(6) < 2), table_curves(result, silent))
     keep_table(folder / "results", record, result.table)
     keep_values(folder / "results", record, values_frame(result, silent))
     return folder / "results"

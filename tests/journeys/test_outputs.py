@@ -233,12 +233,12 @@ def test_nothing_else_of_the_library_measures() -> None:
 
 def stating_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a plan once stated."""
-    stated = costs.stated_costs
+    stated = costs.byte_costs
 
     def planted(*given: Any) -> Any:
         return replace(stated(*given), memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
-    monkeypatch.setattr(plan_module, "stated_costs", planted)
+    monkeypatch.setattr(plan_module, "byte_costs", planted)
 
 
 def timing_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,8 +249,8 @@ def timing_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keeping_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
     """When exactly a run was made."""
-    made = execute.released_record
-    monkeypatch.setattr(execute, "released_record", lambda *given: replace(made(*given), made=f"{time.time():.0f}"))
+    made = execute.record_of_release
+    monkeypatch.setattr(execute, "record_of_release", lambda *given: replace(made(*given), made=f"{time.time():.0f}"))
 
 
 def logging_the_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release
 from dpvalue.protocol.transport import Question, Reply
 from dpvalue.runs import execute
-from dpvalue.storage import LOCK, held
+from dpvalue.storage import LOCK, folder_lock
 from tests.federation import Files, LocalNodes, simulated, write_files
 from tests.processes import at_once, begun, killed
 
@@ -188,7 +188,7 @@ WRITERS = {
 def test_a_folder_that_is_being_written_is_refused_by_every_command_that_writes(writer: str, study: Path) -> None:
     line, name = WRITERS[writer]
     place = study / name
-    with held(place):
+    with folder_lock(place):
         before = contents(study)
         code, said = typed(*line.format(study, place).split())
         assert code == 2, said
@@ -200,7 +200,7 @@ def test_flower_run_is_refused_as_well(study: Path, monkeypatch: pytest.MonkeyPa
     (study / "link").mkdir()
     (study / "link" / "link.json").write_text('{"address": "127.0.0.1:1"}')
     monkeypatch.setattr("dpvalue.cli.flower._wait_for", lambda address: None)
-    with held(study / "results"):
+    with folder_lock(study / "results"):
         code, said = typed("flower", "run", study / "study.job", "--link", study / "link", "--out", study / "results")
     assert (code, said.count("\n")) == (2, 1)
     assert REFUSED in said

@@ -13,8 +13,9 @@ import dpvalue as dpv
 from dpvalue.data.utility import METRICS, PublicSet
 from dpvalue.games.semivalues import semivalue
 from dpvalue.games.solving import value_game
-from dpvalue.methods.growing import even_salt, grow_forest, half_of
+from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
+from dpvalue.methods.leaf_rule import ForestShape
 from dpvalue.methods.leaf_shrinkage import Reading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import Forest, LeafOnes
@@ -105,66 +106,88 @@ def test_digests_tell_forests_apart() -> None:
     assert LeafOnes(whole, 2).digest() != LeafOnes(whole, 3).digest()
 
 
-def grown(trees: int = 4, leaves: int = 8, smoothing: float = 4.0) -> Grown:
-    salt = even_salt(FEATURES, LABELS)
-    half = half_of(FEATURES, salt)
-    forest, grown_on = grow_forest(FEATURES, LABELS, 3, half, trees, leaves, np.random.default_rng(0))
-    return Grown(forest, 3, grown_on, salt, smoothing)
+def grown(trees: int = 4, leaves: int = 8, smoothing: float = 4.0, sharpness: float = 1.0, folds: int = 2) -> Grown:
+    shape = ForestShape(trees, leaves, smoothing, sharpness, folds)
+    salt = even_salt(FEATURES, LABELS, folds)
+    fold = fold_of(FEATURES, salt, folds)
+    forest, judged_by = grow_forest(FEATURES, LABELS, 3, fold, shape, np.random.default_rng(0))
+    return Grown(forest, 3, judged_by, salt, smoothing, sharpness)
 
 
-def test_halves_belong_to_rows_and_are_even() -> None:
-    salt = even_salt(FEATURES, LABELS)
-    half = half_of(FEATURES, salt)
+@pytest.mark.parametrize("folds", [2, 4])
+def test_folds_belong_to_rows_and_are_even(folds: int) -> None:
+    salt = even_salt(FEATURES, LABELS, folds)
+    fold = fold_of(FEATURES, salt, folds)
     order = torch.randperm(300)
-    np.testing.assert_array_equal(half_of(FEATURES[order], salt), half[order.numpy()])
-    np.testing.assert_array_equal(half_of(FEATURES.double(), salt), half)
-    assert abs(int(half.sum()) - 150) < 20
-    assert half_of(torch.tensor([[0.0], [-0.0]]), salt).tolist() in ([0, 0], [1, 1])
-    assert not np.array_equal(half_of(FEATURES, salt + 1), half)
+    np.testing.assert_array_equal(fold_of(FEATURES[order], salt, folds), fold[order.numpy()])
+    np.testing.assert_array_equal(fold_of(FEATURES.double(), salt, folds), fold)
+    assert np.abs(np.bincount(fold, minlength=folds) - 300 / folds).max() < 25
+    assert len(set(fold_of(torch.tensor([[0.0], [-0.0]]), salt, folds))) == 1
+    assert not np.array_equal(fold_of(FEATURES, salt + 1, folds), fold)
 
 
-def test_trees_split_what_is_impure_and_know_unseen_rows() -> None:
-    """A tree of two leaves has the best split of all; forests tell the classes of rows that did not grow them."""
-    made = grown()
+@pytest.mark.parametrize("folds", [2, 4])
+def test_trees_know_rows_that_did_not_grow_them(folds: int) -> None:
+    made = grown(trees=4, folds=folds)
     assert made.forest.leaves == 8
-    assert sorted(made.grown_on) == [0, 0, 1, 1]
-    half, leaf = half_of(FEATURES, made.salt), made.forest.leaf_of(FEATURES).numpy()
+    assert sorted(made.judged_by) == sorted(np.arange(4) % folds)
+    fold, leaf = fold_of(FEATURES, made.salt, folds), made.forest.leaf_of(FEATURES).numpy()
+    first = []
     for tree in range(4):
-        seen = half == made.grown_on[tree]
+        seen = fold != made.judged_by[tree]
         counts = np.zeros((8, 3))
         np.add.at(counts, (leaf[seen, tree], Y[seen]), 1)
-        right = counts[leaf[~seen, tree]].argmax(1) == Y[~seen]
-        assert right.mean() > 0.75
-    # XOR: no single split helps much, two levels do.
-    generator = np.random.default_rng(1)
-    x = torch.tensor(generator.uniform(-1, 1, (400, 2)), dtype=torch.float32)
-    y = (x.prod(1) > 0).long()
-    forest, _ = grow_forest(x, y, 2, half_of(x, 0), 8, 8, generator)
-    leaf = forest.leaf_of(x).numpy()
-    pure = [
-        np.mean([y[leaf[:, t] == k].float().mean().item() for k in range(8) if (leaf[:, t] == k).any()])
-        for t in range(8)
-    ]
-    assert len(set(pure)) > 1  # trees differ
+        first.append(float((counts[leaf[~seen, tree]].argmax(1) == Y[~seen]).mean()))
+        assert counts.sum(1).min() >= 5
+    assert np.mean(first[:folds]) > 0.75  # the first of each fold; others are about what it left over
+    whole = {tuple(leaf[:, tree]) for tree in range(4)}
+    assert len(whole) == 4  # trees differ
+
+
+def test_a_forest_does_not_depend_on_rows_that_judge_it() -> None:
+    """Other labels of one fold change no tree that this fold judges."""
+    shape, salt = ForestShape(4, 8, 4.0, folds=4), 1
+    fold = fold_of(FEATURES, salt, 4)
+    other = torch.where(torch.from_numpy(fold == 2), (LABELS + 1) % 3, LABELS)
+    (one, judged_by), (two, _) = (
+        grow_forest(FEATURES, labels, 3, fold, shape, np.random.default_rng(0)) for labels in (LABELS, other)
+    )
+    for tree in range(4):
+        alike = np.array_equal(one.feature[tree], two.feature[tree]) and np.array_equal(one.left[tree], two.left[tree])
+        assert alike or judged_by[tree] != 2
+    assert one.digest() != two.digest()
 
 
 def test_the_first_split_is_the_best_of_all() -> None:
-    x = torch.tensor([[float(i), float(i % 7)] for i in range(40)])
-    y = (x[:, 0] > 25.5).long()
-    half = np.zeros(40, dtype=np.int64)
+    x = torch.tensor([[float(i), float(i % 7)] for i in range(30)])
+    y = (x[:, 0] > 19.5).long()
     found = set()
     for seed in range(12):  # half of the features are tried: sometimes the one that tells
-        forest, _ = grow_forest(x, y, 2, half, 2, 2, np.random.default_rng(seed))
+        shape = ForestShape(2, 2, 4.0)
+        forest, _ = grow_forest(x, y, 2, np.zeros(30, dtype=np.int64), shape, np.random.default_rng(seed))
         found |= {(int(f), float(t)) for f, t in zip(forest.feature[:, 0], forest.threshold[:, 0], strict=True)}
-    assert any(feature == 0 and 22 < threshold < 30 for feature, threshold in found)
-    assert all(22 < threshold < 30 for feature, threshold in found if feature == 0)
+    assert {edge for feature, edge in found if feature == 0} == {19.5}
+    assert any(feature == 0 for feature, _ in found)
+
+
+def test_boosted_trees_find_what_no_single_split_shows() -> None:
+    """XOR: trees of a few leaves, filled with public rows, tell unseen ones."""
+    generator = np.random.default_rng(1)
+    x = torch.tensor(generator.uniform(-1, 1, (800, 2)), dtype=torch.float32)
+    y = (x.prod(1) > 0).long()
+    shape, salt = ForestShape(8, 8, 2.0), even_salt(x, y, 2)
+    forest, judged_by = grow_forest(x, y, 2, fold_of(x, salt, 2), shape, generator)
+    made = Grown(forest, 2, judged_by, salt, 2.0, 1.0)
+    ones = LeafOnes(forest, 2)
+    counts = ones.ones(ones.inputs(x), y, torch.zeros(1, dtype=torch.float64)).sum(0, keepdim=True)
+    assert Judge(made, PublicSet(x, y, METRICS["auc"], 0.0), ENGINE)(counts)[0] > 0.9
 
 
 def test_rows_that_are_all_alike_grow_a_single_leaf() -> None:
     x, y = torch.zeros(50, 3), torch.arange(50) % 2
-    forest, grown_on = grow_forest(x, y, 2, half_of(x, 0), 2, 8, np.random.default_rng(0))
+    forest, judged_by = grow_forest(x, y, 2, fold_of(x, 0, 2), ForestShape(2, 8, 4.0), np.random.default_rng(0))
     assert forest.leaves == 1
-    assert sorted(grown_on) == [0, 1]
+    assert sorted(judged_by) == [0, 1]
 
 
 def slow_shares(made: Grown, tree: int, counts: Any) -> dict[int, Any]:
@@ -191,19 +214,20 @@ def slow_shares(made: Grown, tree: int, counts: Any) -> dict[int, Any]:
 
 def slow_outputs(made: Grown, counts: Any) -> Any:
     """The probabilities of each public row, from the trees that it did not grow."""
-    half, leaf = half_of(FEATURES, made.salt), made.forest.leaf_of(FEATURES).numpy()
+    fold, leaf = fold_of(FEATURES, made.salt, made.folds), made.forest.leaf_of(FEATURES).numpy()
     shares = [slow_shares(made, tree, counts[tree]) for tree in range(made.forest.trees)]
     rows = []
     for row in range(len(Y)):
-        trees = [tree for tree in range(made.forest.trees) if made.grown_on[tree] != half[row]]
-        rows.append(np.mean([shares[tree][leaf[row, tree]] for tree in trees], axis=0))
+        trees = [tree for tree in range(made.forest.trees) if made.judged_by[tree] == fold[row]]
+        logs = made.sharpness * np.mean([np.log(shares[tree][leaf[row, tree]]) for tree in trees], axis=0)
+        rows.append(np.exp(logs) / np.exp(logs).sum())
     return np.array(rows)
 
 
-@pytest.mark.parametrize("leaves", [1, 5, 8])
-def test_worths_are_those_of_the_formula(leaves: int) -> None:
+@pytest.mark.parametrize(("leaves", "folds"), [(1, 2), (5, 2), (8, 4)])
+def test_worths_are_those_of_the_formula(leaves: int, folds: int) -> None:
     """Row by row and node by node in plain Python, for the loss, AUC, accuracy and a function of one's own."""
-    made, generator = grown(leaves=leaves, smoothing=2.5), np.random.default_rng(2)
+    made, generator = grown(8, leaves, 2.5, 1.7, folds), np.random.default_rng(2)
     counts = generator.poisson(4.0, (5, *made.shape)).astype(float)
     counts[3] = 0.0  # nobody
     counts[4, :, 0] = 0.0

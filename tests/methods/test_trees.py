@@ -13,6 +13,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.coordinator.releases import combine
+from dpvalue.methods.leaf_rule import LARGE, MEDIUM, SMALL, ForestShape, choose_forest
 from dpvalue.methods.leaves import Judge
 from dpvalue.methods.trees import Trees, norm_of
 from dpvalue.models import LeafOnes
@@ -74,6 +75,16 @@ def by_hand(ready: PreparedRun, unit: str) -> Any:
         for tree in range(forest.trees):
             found[site, tree, leaf[row, tree], TRAIN[1][row]] += share
     return found.reshape(3, -1)
+
+
+def test_the_forest_is_as_large_as_the_noise_allows() -> None:
+    def shaped(noise: float, parties: int = 8, classes: int = 2) -> ForestShape:
+        return choose_forest(np.full(parties, noise), classes)
+
+    assert shaped(0.0) == shaped(0.0005) == LARGE
+    assert shaped(0.01) == shaped(0.0, classes=50) == MEDIUM
+    assert shaped(0.1) == shaped(0.0, parties=10_000) == SMALL
+    assert choose_forest(np.array([0.0005, 0.0005, 0.9]), 2) == LARGE  # a typical party decides
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -143,7 +154,7 @@ def test_bad_rows_are_not_counted_and_not_paid(unit: str) -> None:
     given = {**QUIET, "groups": SITES, "persons": PERSONS if unit == "person" else None, "progress": False}
     for privacy in (None, *([] if unit == "party" else [privacy_for(unit, epsilon=8.0)])):
         result = dpv.value((x, TRAIN[1]), TEST, privacy=privacy, **given)
-        assert abs(result.values["shapley"][2]) < 0.05 * max(result.values["shapley"])
+        assert abs(result.values["shapley"][2]) < 0.1 * max(result.values["shapley"])
 
 
 def test_what_is_charged_under_one_relation_is_never_too_little_under_the_other() -> None:
@@ -169,10 +180,12 @@ def test_noise_is_fine_enough_for_ones() -> None:
     assert grid.bits >= 20
     norm = float(np.sqrt(trees_of(ready).grown.forest.trees))
     ones = torch.zeros(2, ready.choice.model.size)
-    ones[0, [0, 24]], ones[1, [3, 30]] = 1.0, 1.0
+    trees = trees_of(ready).grown.forest.trees
+    for row in range(2):
+        ones[row, row + 24 * torch.arange(trees)] = 1.0
     clipped = ready.choice.mechanism.apply_clipping(ones)
     torch.testing.assert_close(clipped, ones, rtol=0, atol=0)  # as long as the norm, and not made shorter
-    assert norm_of(2) == pytest.approx(norm, rel=3e-6)
+    assert norm_of(trees) == pytest.approx(norm, rel=3e-6)
     assert (grid.round(clipped) == torch.where(ones > 0, float(int(1 / grid.step)), 0.0)).all()
 
 
@@ -211,6 +224,7 @@ def test_a_party_with_wrong_labels_is_last_and_an_only_owner_first() -> None:
     )
     assert linear.verdict().harms != (3,)
     owner = np.where(x[:1500, 0] > 0, 0, 1 + np.arange(1500) % 4)
+    privacy = dpv.Privacy(8.0, unit="record")
     alone = dpv.value((x[:1500], y[:1500]), public, groups=owner, privacy=privacy, progress=False, **QUIET)
     assert int(np.argmax(alone.values["shapley"])) == 0
 
@@ -256,8 +270,8 @@ _ARCHIVE: Archive = Table.archive
         ("threshold", lambda part: part * torch.nan, "finite"),
         ("threshold", lambda part: part.double(), "must be float32"),
         ("leaf", lambda part: part * 0, "number the leaves"),
-        ("grown_on", lambda part: part * 0, "name both halves"),
-        ("grown_on", lambda part: part[:1], "grown_on"),
+        ("judged_by", lambda part: part * 0, "name two folds"),
+        ("judged_by", lambda part: part[:1], "judged_by"),
         ("public", lambda part: part * 2, "sum to 1"),
         ("public", lambda part: part[:1], "must be float64 of shape"),
         ("public", lambda part: part * torch.nan, "sum to 1|shares"),
@@ -274,7 +288,9 @@ def test_damaged_trees_are_refused(name: str, change: Any, message: str, tmp_pat
         dpv.load(tmp_path / "table")
 
 
-@pytest.mark.parametrize("change", [{"classes": 2}, {"classes": 0}, {"smoothing": 0.0}, {"salt": -1}, {"salt": "x"}])
+@pytest.mark.parametrize(
+    "change", [{"classes": 2}, {"classes": 0}, {"smoothing": 0.0}, {"sharpness": -1.0}, {"salt": -1}, {"salt": "x"}]
+)
 def test_damaged_numbers_of_trees_are_refused(change: dict[str, Any], tmp_path: Path) -> None:
     table = dpv.release(TRAIN, TEST, groups=SITES, privacy=privacy_for(), progress=False, **QUIET)
     header, tensors = table.parts()
@@ -352,7 +368,7 @@ def test_the_statistic_survives_its_file() -> None:
     assert isinstance(again, LeafCounts)
     assert isinstance(statistic, LeafCounts)
     assert (again.forest.digest(), again.classes) == (statistic.forest.digest(), 3)
-    assert again.width(99) == 2 * 8 * 3
+    assert again.width(99) == statistic.forest.trees * statistic.forest.leaves * 3
 
 
 def test_what_trees_do_not_take_is_refused_in_one_line() -> None:
@@ -368,11 +384,11 @@ def test_what_trees_do_not_take_is_refused_in_one_line() -> None:
     refused("model='trees' needs at least 40 public rows, got 39", test=(TEST[0][:39], TEST[1][:39]))
     refused("model='trees' needs Gaussian noise", privacy=dpv.Privacy(1.0, delta=0))
     refused("needs a utility with l2 = 0", test=dpv.Utility(*TEST, l2=0.1))
-    refused("model='trees' makes one release its own way: leave schedule open", schedule="lagged")
-    refused("model='trees' makes one release its own way: leave clip open", clip=1.0)
+    refused("model='trees' makes one release its own way: leave schedule unset", schedule="lagged")
+    refused("model='trees' makes one release its own way: leave clip unset", clip=1.0)
     refused("game must be left open for model='trees', got 'steps'", game="steps")
     refused("metric 'mse' does not fit a classification model", test=dpv.Utility(*TEST, metric="mse"))
-    with pytest.raises(dpv.DpvalueError, match="leave schedule open"):
+    with pytest.raises(dpv.DpvalueError, match="leave schedule unset"):
         dpv.federated(TRAIN, TEST, groups=SITES, rounds=2, progress=False, **QUIET)
     with pytest.raises(dpv.DpvalueError, match="auc is about finding wrong parties by steps"):
         dpv.plan(3, TEST, records=40, auc=0.8, **QUIET)
@@ -382,9 +398,9 @@ def test_a_plan_says_what_to_expect() -> None:
     plan = dpv.plan(6, TEST, records=200, privacy=privacy_for(epsilon=8.0), **QUIET)
     shown = str(plan)
     assert "releases: 1 per party (counts in public trees)" in shown
-    assert "released: counts in 2 public trees of up to 8 leaves" in shown
+    assert "released: counts in 8 public trees of up to 8 leaves" in shown
     assert isinstance(plan.expected, Agreement)
-    assert plan.costs.table_bytes == 6 * 48 * 4
+    assert plan.costs.table_bytes == 6 * 8 * 8 * 3 * 4
     assert plan.costs.seconds is not None
     weak = dpv.plan(6, TEST, records=10, privacy=privacy_for(epsilon=0.05), **QUIET)
     assert plan.expected is not None

@@ -14,7 +14,7 @@ from dpvalue.progress import silent
 from dpvalue.report import report_page
 from dpvalue.report.glossary import FIELD, OURS, TERMS, tooltip
 from dpvalue.runs.config import make_config
-from dpvalue.runs.execute import released_record, valued_record
+from dpvalue.runs.execute import record_of_release, record_of_values
 from dpvalue.runs.folder import values_frame
 from dpvalue.runs.sources import GroundTruth
 from tests.datasets import classification
@@ -50,7 +50,7 @@ def page(request: pytest.FixtureRequest) -> str:
     )  # fmt: skip
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label", "pay": 100.0})
     known = GroundTruth("wrong", np.array([True, False, False, False]))
-    record = valued_record(released_record(config, result.table, None), result, known, [], 100.0)
+    record = record_of_values(record_of_release(config, result.table, None), result, known, [], 100.0)
     return report_page(values_frame(result, silent, 100.0), record)
 
 

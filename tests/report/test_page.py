@@ -24,7 +24,7 @@ from dpvalue.report import report_page
 from dpvalue.report.figures import Bar, Line, _ticks, bars, histogram, line_chart
 from dpvalue.report.record import Record
 from dpvalue.runs.config import make_config
-from dpvalue.runs.execute import released_record, valued_record
+from dpvalue.runs.execute import record_of_release, record_of_values
 from dpvalue.runs.folder import table_curves, values_frame
 from dpvalue.runs.sources import GroundTruth
 from tests.datasets import regression
@@ -53,7 +53,7 @@ def page() -> str:
     result = plan.value(as_parties(train, "label", groups), semivalues=("shapley", "banzhaf"), progress=False)
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
     known, curves = GroundTruth("wrong", np.arange(80) < 8), table_curves(result, silent)
-    record = valued_record(released_record(config, result.table, plan), result, known, curves)
+    record = record_of_values(record_of_release(config, result.table, plan), result, known, curves)
     assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
     return report_page(values_frame(result, silent), record)
 
@@ -75,7 +75,7 @@ def test_the_page_of_scores_says_what_is_valued() -> None:
         projection=dpv.Projection(1, "loss"),
     )  # fmt: skip
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label"})
-    record = valued_record(released_record(config, result.table, None), result, None, table_curves(result, silent))
+    record = record_of_values(record_of_release(config, result.table, None), result, None, table_curves(result, silent))
     assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
     page = report_page(values_frame(result, silent), record)
     assert "exact. Each party released a score: what is valued is the sum of scores, an additive game." in page
@@ -99,7 +99,7 @@ def few() -> str:
         noise="fast", progress=False,
     )  # fmt: skip
     config = make_config({"train": ["train.csv"], "test": "test.csv", "target": "label", "pay": 1000.0})
-    record = valued_record(released_record(config, result.table, None), result, None, [], 1000.0)
+    record = record_of_values(record_of_release(config, result.table, None), result, None, [], 1000.0)
     assert Record.from_json(json.loads(json.dumps(record.to_json())), "run.json") == record
     return report_page(values_frame(result, silent, 1000.0), record)
 

@@ -1,18 +1,18 @@
-"""Trying to break a claim: plant a canary, watch every release, and see how well its presence can be told.
+"""Privacy audits: an attack that detects planted canaries from all releases, and a lower bound on epsilon.
 
-The attacker is the strongest that the guarantee speaks of: it knows all data but the canary's presence, every setting,
-and the whole transcript of releases, and scores it by the likelihood ratio along the direction in which the two worlds
-differ. Many runs of both worlds give a lower bound on epsilon (`dpvalue.auditing.findings`): above the claim, it
-proves a fault; below, it proves nothing but that this attack did not succeed.
+The attacker is the strongest that the guarantee covers. It knows every setting, all data except the canary's presence,
+and all releases, and computes the likelihood ratio of the two worlds, with and without the canary. Many runs of both
+worlds give a lower bound on epsilon (`dpvalue.auditing.findings`). A bound above the claim proves a fault; a bound
+below it proves only that this attack failed.
 
-Every party holds a canary, and each is a trial. At models that stand still a release is a contribution, of the party
-alone, plus noise of its own: trials are independent. At models that move, the contribution of a canary that is a whole
-party is still bounded, so that of a sound mechanism its score is at most that of a contribution at the bound
-throughout; other records of a party would move with the models too, so there models must stand still.
+Every party has a canary, and each canary is a trial. At fixed models, a release is the party's own contribution plus
+its own noise, so trials are independent. At moving models, the contribution of a canary that is a whole party is still
+bounded, so for a sound mechanism its score is at most that of a contribution at the bound. Other records of a party
+would change with the models, so units "record" and "person" need fixed models.
 
-Next to the bound stand things that need no threshold: how far one canary moves what all parties would release, whether
-any public setting depends on a canary, whether noise is shared between parties, rounds or runs, and whether a question
-asked twice through a ledger is answered by the same bytes.
+The audit also checks without a threshold how far one canary moves the releases of all parties, whether any public
+setting depends on a canary, whether noise is shared between parties, rounds or runs, and whether a repeated request to
+a ledger gets the same bytes.
 """
 
 from __future__ import annotations
@@ -59,19 +59,20 @@ def audit(
     progress: bool | Progress = True,
     **fields: Unpack[EntryKeywords],
 ) -> Audit:
-    """Return how much of a configuration's claim an attack on planted canaries can refute.
+    """Audit the privacy claim of a configuration by an attack on planted canaries.
 
-    Formal guarantee: reads no private row; of parties their number and sizes. For a sound mechanism the bound exceeds
-    the epsilon really spent with probability at most 1 - confidence.
+    Formal guarantee: reads no private row, only the number and sizes of parties. For a sound mechanism the bound
+    exceeds the epsilon of the guarantee with probability at most 1 - confidence.
 
     Args:
-        parties: their number, or the parties as in `dpvalue.value`; cost grows with number x permutations x runs.
+        parties: the number of parties, or the parties as in `dpvalue.value`; time grows with number x permutations x
+            runs.
         utility: the public set.
-        settings: as in `dpvalue.value`, but for the learning rate: by default it is the attacker's choice, so small
-            that models stand still and the canary saturates every release. Anything larger is for unit "party" alone.
-        records: records per party, when `parties` is a number.
-        runs: runs of each world; each gives as many trials as there are canaries, one a party.
-        confidence: of the bound.
+        settings: as in `dpvalue.value`, except the learning rate: the default is the attacker's choice, so small that
+            models are fixed and the canary saturates every release. Larger rates are for unit "party" only.
+        records: records per party, if `parties` is a number.
+        runs: runs of each world; each has one trial per party.
+        confidence: the confidence of the bound.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **fields: fields of `Settings`, which change `settings`; target, groups and persons as in `dpvalue.value`.
 
@@ -86,22 +87,22 @@ def audit(
         >>> found.bound <= found.claim
         True
     """
-    chosen, labels = read_keywords(settings, fields)
-    moves = not method_of_settings(chosen).one_release
+    run_settings, labels = read_keywords(settings, fields)
+    moves = not method_of_settings(run_settings).one_release
     if moves:
-        chosen, labels = read_keywords(settings, fields, learning_rate=STILL)
-    privacy = chosen.privacy
+        run_settings, labels = read_keywords(settings, fields, learning_rate=STILL)
+    privacy = run_settings.privacy
     if privacy is None:
         raise DpvalueError("privacy must be a Privacy, got None: an audit needs a claim")
-    chosen.require_no_keeper("an audit")
+    run_settings.require_no_keeper("an audit")
     require_count("runs", runs)
-    if privacy.unit != "party" and moves and chosen.learning_rate != STILL:
+    if privacy.unit != "party" and moves and run_settings.learning_rate != STILL:
         raise DpvalueError(f"learning_rate must be left at its default for unit={privacy.unit!r}")
     require_number("confidence", confidence, "between 0.5 and 1", 0.5 <= confidence < 1)
     public = as_utility(utility, *labels)
     sizes, units = public_counts(parties, privacy, records, *labels, public)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        worlds = make_worlds(public, chosen, sizes, units)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        worlds = make_worlds(public, run_settings, sizes, units)
         return _audit(worlds, runs, confidence, tell)
 
 
@@ -140,7 +141,7 @@ def _audit(worlds: Worlds, runs: int, confidence: float, progress: Progress) -> 
 
 
 class _Attacker:
-    """Scores canaries by the likelihood ratio of the two worlds, with what each would release at the start."""
+    """Scores canaries by the likelihood ratio of the two worlds at their initial contributions."""
 
     def __init__(self, worlds: Worlds) -> None:
         run = worlds.present
@@ -153,7 +154,7 @@ class _Attacker:
         self._noise: list[Tensor] | None = [] if stands_still else None
 
     def scores(self, run: Run, number: int) -> Floats:
-        """Make the releases of a run once more, with fresh noise, and return the score of each canary."""
+        """Repeat the releases of a run with fresh noise; return the score of each canary."""
         total = self._with.new_zeros(len(self._with))
         transcript: list[list[Tensor]] = [[] for _ in total]
         expected = self._with if number % 2 == 0 else self._without
@@ -178,7 +179,7 @@ class _Attacker:
         return np.bincount(self._canary_of[has_canary], weights=total.cpu().numpy()[has_canary]).astype(np.float64)
 
     def shared_noise(self) -> float | None:
-        """The largest correlation of noise between parties, or between rounds and runs; 0 if there is none to speak of.
+        """The largest correlation of noise between parties, or between rounds and runs; 0 if it is not significant.
 
         Noise in units of its scale (releases, parties, d): z_a . z_b / d is 0 on average for any two that are
         independent, so the mean over pairs is 0 but for its standard error.
@@ -198,24 +199,24 @@ class _Attacker:
         return max(correlations)
 
     def _ratios(self, who: Tensor, releases: Tensor) -> Tensor:
-        """The log-likelihood ratios of releases, if contributions stay as they are at the start."""
+        """The log-likelihood ratios of releases, for the initial contributions."""
         with_, without, scale = self._with[who], self._without[who], self._scale[who]
         return self._law.log_ratio(releases, with_, without, scale).sum(-1)
 
 
 def _sensitivity_ratio(worlds: Worlds) -> float:
-    """How far one canary moves what all parties would release first, over the claimed sensitivity."""
+    """The distance that one canary moves the first releases of all parties, divided by the claimed sensitivity."""
     run = worlds.one_canary
     sensitivity = run.choice.mechanism.scale.gain * run.choice.mechanism.sensitivity(run.contributions.units.cpu())
     distances = torch.linalg.vector_norm(
         _before_noise(worlds.one_canary) - _before_noise(worlds.no_canary), dim=-1
     ).cpu()
     ratio = float(torch.linalg.vector_norm(distances / sensitivity)) / sqrt(run.choice.guarantee.parties_per_person)
-    return ratio if isfinite(ratio) else inf  # what is not a number is told apart from every number
+    return ratio if isfinite(ratio) else inf  # NaN would be distinguishable from every number
 
 
 def _before_noise(run: Run) -> Tensor:
-    """What all parties would release first, without noise (n, d), in float64."""
+    """The first releases of all parties without noise (n, d), in float64."""
     contributions, choice = run.contributions, run.choice
     grid = contributions.grid()
     everyone = torch.arange(contributions.n, device=choice.initial.device)
@@ -224,7 +225,7 @@ def _before_noise(run: Run) -> Tensor:
 
 
 def _differences(worlds: Worlds) -> tuple[str, ...]:
-    """The names of public things that are not the same in both worlds."""
+    """The names of public settings that differ between the two worlds."""
     present, absent = worlds.present, worlds.absent
     pairs: dict[str, tuple[Any, Any]] = {
         name: (getattr(present.choice, name), getattr(absent.choice, name))
@@ -244,7 +245,7 @@ def _differences(worlds: Worlds) -> tuple[str, ...]:
 
 
 def _retry(run: Run) -> bool | None:
-    """Whether a question that is asked twice through a ledger gets the same answer."""
+    """Whether a repeated request to a ledger gets the same release; None if no ledger applies."""
     settings, privacy = run.settings, run.settings.privacy
     if privacy is None or settings.noise != "secure" or privacy.accounting != "composition":
         return None
@@ -252,6 +253,6 @@ def _retry(run: Run) -> bool | None:
         parties = run.holding.parties if privacy.unit == "party" else None
         person = run.holding.person if privacy.unit == "person" else None
         ledger = Ledger.create(Path(folder) / "audit.ledger", privacy, "audit", parties=parties, person=person)
-        charged = run.kept_by(ledger)
+        charged = run.with_keeper(ledger)
         first, second = (charged.release(silent)[0].rows for _ in range(2))
     return torch.equal(first, second)

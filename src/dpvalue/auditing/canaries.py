@@ -1,7 +1,7 @@
-"""Worlds that differ in protected units: canaries, which move releases as far as any unit can, or their neighbours.
+"""Worlds for audits, which differ in protected units: canaries, which move releases far, or their neighbours.
 
-Everybody else's rows are drawn from the public set, so that nothing private is read: of the parties a user names, only
-their public sizes enter.
+All other rows come from the public set. Of the caller's parties only their public sizes are used, and no private row is
+read.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_LABELS = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class World(Parties):
-    """Parties of which some rows may be silent: they contribute nothing, as a row that cannot be read."""
+    """Parties of which some rows may be silent: they contribute zero, like unusable rows."""
 
     silent: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
@@ -49,10 +49,10 @@ class World(Parties):
 
 @dataclass(frozen=True)
 class Worlds:
-    """Runs that are ready to release, and the canary (or -1) of each party.
+    """Prepared runs of the worlds, and the canary of each party (-1 for none).
 
-    In `present` every canary is there, in `absent` none; each of them is a trial of its own, as parties release on
-    their own. `one_canary` and `no_canary` differ in the first canary alone.
+    `present` has all canaries and `absent` has none; each canary is a trial of its own, since parties release
+    independently. `one_canary` and `no_canary` differ only in the first canary.
     """
 
     present: Run
@@ -63,13 +63,13 @@ class Worlds:
 
 
 def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> Worlds:
-    """Return the worlds of a configuration; two of them prepared from the start, as a user's run is.
+    """Return the worlds of a configuration. `present` and `absent` are prepared separately, as two users' runs.
 
-    A canary is a unit of a party: all of its rows, one record, or all rows of a person, who is then in as many parties
-    as a person may be. It is the stretched public row with the largest contribution at the start. Its
-    neighbour is silent ("zero_out"), or the row whose contribution is farthest away ("replace").
+    A canary is a unit of a party: all of its rows, one record, or all rows of a person in the largest allowed number of
+    parties. It is the stretched public row with the largest initial contribution. Its neighbour is silent ("zero_out")
+    or the row with the most distant contribution ("replace").
 
-    Formal guarantee: reads public things only.
+    Formal guarantee: reads public values only.
     """
     privacy = settings.privacy
     if privacy is None:
@@ -100,7 +100,7 @@ def make_worlds(utility: Utility, settings: Settings, sizes: Ints, units: Ints) 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Whose each row is, sorted by party; the canary that it is part of, and the canary in each party; -1 for none."""
+    """The party, person and canary of each row, sorted by party, and the canary of each party; -1 for none."""
 
     party: Ints
     person: Ints | None
@@ -125,7 +125,7 @@ class _Layout:
 
 @dataclass(frozen=True, eq=False)
 class _Pool:
-    """The public rows, then candidates for a canary: public rows, stretched, under every label."""
+    """The public rows, followed by candidates for the canary: stretched public rows with several labels."""
 
     X: Any
     y: Array
@@ -139,7 +139,7 @@ class _Pool:
         for factor in _FACTORS:
             stretched = _stretch(utility.X, sampled, factor)
             if not np.isfinite(encoding.features(stretched, "canaries")).all():
-                continue  # a transformer that does not take such a row: no party could send it either
+                continue  # the transformer rejects the row, so it is no possible canary
             if encoding.task == CLASSIFICATION:
                 labels_to_try = list(encoding.classes[:_MOST_LABELS])
             else:
@@ -152,7 +152,7 @@ class _Pool:
 
 
 def _stretch(raw: Any, rows: Ints, factor: float) -> Any:
-    """Rows moved away from the mean of the set, in their numeric columns."""
+    """Rows moved away from the mean of the set by a factor, in their numeric columns."""
     if is_frame(raw):
         table = as_columns(raw)
         return Columns({name: _stretch_column(table[name], rows, factor) for name in table.columns})
@@ -170,13 +170,13 @@ def _stretch_column(column: Column, rows: Ints, factor: float) -> Column:
 
 
 def _label_array(labels: Any) -> Array:
-    """Public labels as one array, to put rows together by."""
+    """Public labels as one array."""
     cells = label_column(labels, "utility labels").cells
     return cells if isinstance(cells, np.ndarray) else np.array(cells)
 
 
 def _farthest(prepared: PreparedRun, pool: _Pool, neighbours: str) -> tuple[int, int | None]:
-    """The candidate, and its neighbour (None: silence), whose first releases are farthest apart before noise."""
+    """The candidate and its neighbour (None: silent) with the most distant first releases before noise."""
     choice, engine = prepared.choice, prepared.situation.settings.engine
     candidates = np.arange(pool.public, len(pool.y))
     each = np.arange(len(candidates))

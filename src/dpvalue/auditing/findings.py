@@ -1,11 +1,11 @@
-"""What an audit finds: lower bounds on epsilon and mu from the scores of repeated trials, and the page that shows them.
+"""Results of audits: lower bounds on epsilon and mu from the scores of repeated trials, and their page.
 
 A test that says "present" where a score exceeds a threshold has a rate of false alarms FPR and of misses FNR. Every
 (epsilon, delta)-DP mechanism has 1 - FNR <= e^epsilon FPR + delta and 1 - FPR <= e^epsilon FNR + delta; every mu-GDP
-mechanism has Phi^-1(1 - FPR) - Phi^-1(FNR) <= mu. So rates that are surely (Clopper-Pearson) below some bounds prove an
-epsilon or a mu that is at least so large.
+mechanism has Phi^-1(1 - FPR) - Phi^-1(FNR) <= mu. So upper confidence bounds on the rates (Clopper-Pearson) give lower
+bounds on epsilon and mu.
 
-The threshold is chosen on the first trials and judged on the others, so that each bound is of one test.
+The first trials choose the threshold and the others evaluate it, so each bound is of one test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _THRESHOLDS = 99
 LEAST_TRIALS = 100
 
 Judge = Callable[[float, float, int, int], float]
-"""Takes the counts of false alarms and of misses, and the numbers of trials without and with; returns a bound."""
+"""A function of false alarms, misses, trials without and trials with the canary; returns a bound."""
 
 
 def rate_above(count: float, trials: int, alpha: float) -> float:
@@ -45,11 +45,11 @@ def rate_above(count: float, trials: int, alpha: float) -> float:
 
 
 def epsilon_bound(present: Floats, absent: Floats, delta: float, alpha: float) -> float:
-    """Return an epsilon such that what made these scores is not (epsilon', delta)-DP for any smaller epsilon'.
+    """Return a lower confidence bound on the epsilon of the mechanism that made these scores.
 
-    Formal guarantee: of a mechanism that is (epsilon', delta)-DP, whose trials are independent, it exceeds epsilon'
-    with probability at most alpha. (Trials that depend on each other only through the models of a walk do as well: see
-    `dpvalue.audit`.)
+    Formal guarantee: for an (epsilon', delta)-DP mechanism with independent trials, the bound exceeds epsilon' with
+    probability at most alpha. (This also holds for trials that depend on each other only through the models of a walk:
+    see `dpvalue.auditing.audit`.)
 
     Args:
         present: the scores of trials with the canary; higher speaks for it.
@@ -70,9 +70,9 @@ def epsilon_bound(present: Floats, absent: Floats, delta: float, alpha: float) -
 
 
 def mu_bound(present: Floats, absent: Floats, alpha: float) -> float:
-    """Return a mu such that what made these scores is not mu'-GDP for any smaller mu'; arguments as above.
+    """Return a lower confidence bound on the mu of the mechanism that made these scores; arguments as above.
 
-    Tighter than `epsilon_bound` for Gaussian noise: it proves a loss in the whole trade-off curve, not at one delta.
+    It is tighter than `epsilon_bound` for Gaussian noise, because it uses the whole trade-off curve and not one delta.
     """
     from scipy.special import ndtri
 
@@ -101,28 +101,28 @@ def _bound_on_holdout(present: Floats, absent: Floats, judge: Judge) -> float:
     return judge(int((others > threshold).sum()), int((rest <= threshold).sum()), len(others), len(rest))
 
 
-_SLACK = 1e-4  # of rounding, in how far a canary moves a release
+_SLACK = 1e-4  # rounding error of the sensitivity ratio
 
 
 @dataclass(frozen=True)
 class Audit:
-    """What an attack on a configuration found; `str()` of it is a page.
+    """The result of an audit; `str()` of it is a page.
 
     Attributes:
         guarantee: the claim.
         bound: the lower bound on epsilon, at the claim's delta: the larger of the two below.
-        bound_by_rates: from the rates of errors at one threshold (Clopper-Pearson).
-        bound_by_mu: from the mu that they prove, for Gaussian noise; None for Laplace noise.
+        bound_by_rates: the bound from the error rates at one threshold (Clopper-Pearson).
+        bound_by_mu: the bound from mu, for Gaussian noise; None for Laplace noise.
         sensitivity_ratio: how far one canary moves the releases of all parties before noise, divided by the claimed
             sensitivity; at most 1 for a sound mechanism.
         leaking_settings: the public settings that differ between the two worlds; should be none.
-        shared_noise: the largest correlation of noise between parties, or between rounds and runs, that is surely above
-            chance; 0 if there is none, None at models that move.
+        shared_noise: the largest significant correlation of noise between parties, or between rounds and runs; 0 if
+            there is none, None at moving models.
         same_bytes: whether a retry got the same bytes; None where no ledger applies (seeded noise, "poisson").
-        trials: of each world: runs x canaries.
-        confidence: with which the bound holds.
-        schedule: of the releases.
-        projection: of the releases.
+        trials: the number of trials of each world: runs x canaries.
+        confidence: the confidence of the bound.
+        schedule: the schedule of the releases.
+        projection: the projection of the releases.
 
     Example:
         >>> found = dpv.audit(20, test, runs=5, noise="fast", progress=False)  # `test` as in `dpvalue.Result`
@@ -145,13 +145,13 @@ class Audit:
 
     @property
     def claim(self) -> float:
-        """The epsilon that is claimed; by the paper's accounting where that was asked for."""
+        """The claimed epsilon; with the paper's accounting, its claim."""
         assert self.guarantee.epsilon is not None
         return self.guarantee.epsilon if self.guarantee.claimed_epsilon is None else self.guarantee.claimed_epsilon
 
     @property
     def faults(self) -> tuple[str, ...]:
-        """What was found to be wrong, in words."""
+        """The faults, as texts."""
         faults = []
         if self.bound > self.claim:
             faults.append(f"the attack proves epsilon >= {self.bound:.4g}, more than the {self.claim:.4g} claimed")
@@ -167,7 +167,7 @@ class Audit:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was found to be wrong. It is no proof: another attack might do better."""
+        """Whether there is no fault. This is no proof: another attack might do better."""
         return not self.faults
 
     def __repr__(self) -> str:

@@ -1,13 +1,12 @@
 """Membership inference from data values: the attack of the paper's appendix, a likelihood-ratio test on values.
 
-The attacker wants to know whether a target row is among the members, whose data is valued. It takes part itself, with a
-copy of every target, and is told the values of its copies: a row whose twin is among the members adds less. For what
-values to expect it draws shadow sets from rows of its own, with and without each target among them, values those, and
-fits a normal law to either case.
+The attacker infers whether a target row is a member, which is a row of the valued data. It takes part with a copy of
+every target and sees the values of its copies: the copy of a member adds less. To learn the distribution of values, it
+samples shadow sets from its own rows, with and without each target, values them, and fits a normal law to either case.
 
-Members and others are a random half of the targets each. Exchanging a member for another target replaces one party, so
-no test on values under differential privacy has a mean AUROC above (1 + advantage)/2, with the advantage (total
-variation) between neighbours under "replace".
+Members are a random half of the targets. Exchanging a member for another target replaces one party, so no test on
+values under differential privacy has a mean AUROC above (1 + advantage)/2, with the advantage (total variation) between
+neighbours under "replace".
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from dpvalue.runs.run import PreparedRun, prepare, value_run
 from dpvalue.streams import Purpose, stream
 
 _SHAPLEY = semivalues("shapley")
-_LEAST_OF_A_KIND = 3  # shadow values with and without a target that it takes to fit both laws
+_LEAST_OF_A_KIND = 3  # shadow values with and without a target that the fits need
 
 
 @dataclass(frozen=True, eq=False)
 class MembershipAttack:
-    """How well the attack told members from others; `str()` of it is a line.
+    """The accuracy of a membership attack; `str()` of it is a line.
 
     Attributes:
         aurocs: the area under the ROC curve of each trial.
-        guarantee: what was claimed for one run of a valuation.
-        bound: what no attack can exceed on average; 1 without privacy.
+        guarantee: the guarantee of one run of a valuation.
+        bound: the largest mean AUROC of any attack; 1 without privacy.
 
     Example:
         >>> attack = MembershipAttack(np.array([0.5, 0.52]), dpv.Guarantee(), bound=1.0)
@@ -95,24 +94,24 @@ def membership_attack(
     progress: bool | Progress = True,
     **fields: Unpack[SettingsKeywords],
 ) -> MembershipAttack:
-    """Return how well members are told from others by their values, over repeated trials.
+    """Return how well an attack on values distinguishes members from other rows, over repeated trials.
 
-    No guarantee: this is an experiment on rows that may be looked at. What it returns depends on them.
+    No guarantee: this is an experiment on rows that need no protection. The result depends on them.
 
     Args:
-        rows: (X, y): at least 2 x members + shadow_rows of them; each trial draws its own.
+        rows: (X, y), at least 2 x members + shadow_rows rows; each trial samples its own.
         utility: the public set.
-        settings: of each valuation, as in `dpvalue.value`; by default 200 permutations and fast noise. Units are rows:
-            the members are parties of one row.
-        members: how many of the targets are members; as many others are not.
-        shadow_rows: how many rows the attacker has to draw shadow sets from.
-        shadows: how many shadow sets it draws.
-        trials: how often all of it is repeated.
+        settings: the settings of each valuation, as in `dpvalue.value`; by default 200 permutations and fast noise.
+            Each member is a party of one row.
+        members: the number of members; the targets are these and as many other rows.
+        shadow_rows: the number of the attacker's rows, from which it samples shadow sets.
+        shadows: the number of shadow sets.
+        trials: the number of repetitions.
         progress: show a bar on a terminal; or a callable (stage, done, total).
         **fields: fields of `Settings`, which change `settings`; `seed` makes the trials too.
 
     Returns:
-        how well the attack did, and what no attack can exceed.
+        the AUROC of each trial, and the bound on their mean.
 
     Raises:
         DpvalueError: fewer rows than the trials need, or a setting that is out of range.
@@ -123,8 +122,8 @@ def membership_attack(
         >>> attack.aurocs.shape, attack.bound
         ((2,), 1.0)
     """
-    chosen = settings_of(settings, fields, permutations=200, noise="fast")
-    chosen.require_no_keeper("a membership attack")
+    run_settings = settings_of(settings, fields, permutations=200, noise="fast")
+    run_settings.require_no_keeper("a membership attack")
     X, y = features_and_labels(rows, None, "rows")
     X, y = as_numbers(X, "rows"), np.asarray(label_column(y, "rows").cells)
     for name, count in (("members", members), ("shadow_rows", shadow_rows), ("trials", trials)):
@@ -138,8 +137,8 @@ def membership_attack(
     public = as_utility(utility)
     require_other_rows(as_parties(rows), public)
     ones = np.ones(3 * members, dtype=np.int64)
-    with chosen.engine.threading(), reporting(progress) as tell:
-        target = _AttackTarget(prepare(public, chosen, ones, ones), X, y)
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        target = _AttackTarget(prepare(public, run_settings, ones, ones), X, y)
         aurocs = []
         for trial in range(trials):
             aurocs.append(_trial(target, members, shadow_rows, shadows, trial))
@@ -150,14 +149,14 @@ def membership_attack(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _AttackTarget:
-    """A valuation, with every setting decided, and the rows that it may be run on."""
+    """A prepared valuation, and the rows for its runs."""
 
     prepared: PreparedRun
     X: Any
     y: Any
 
     def values(self, members: Any, copies: Any, seed: int) -> Floats:
-        """Return what the attacker's copies are worth beside the members."""
+        """Return the values of the attacker's copies beside the members."""
         rows = np.concatenate([members, copies])
         run = self.prepared.run(Parties(self.X[rows], self.y[rows]))
         settings = run.settings
@@ -174,7 +173,7 @@ def _trial(target: _AttackTarget, members: int, shadow_rows: int, shadows: int, 
     targets, own = order[: 2 * members], order[2 * members : 2 * members + shadow_rows]
 
     def observe(among: Any) -> Floats:
-        # In a random order: that a target is exchanged must not move the others from their places.
+        # In a random order, so that exchanging a target does not change the positions of others.
         return target.values(generator.permutation(among), targets, int(generator.integers(2**62)))
 
     is_member = np.zeros(2 * members, dtype=bool)
@@ -191,14 +190,14 @@ def _trial(target: _AttackTarget, members: int, shadow_rows: int, shadows: int, 
     return auc(-_likelihood_ratios(observed, np.array(shadow_values), np.array(held)), is_member)
 
 
-def _likelihood_ratios(observed: Floats, shadow_values: Floats, held: Any) -> Floats:
+def _likelihood_ratios(observed: Floats, shadow_values: Floats, inside: Any) -> Floats:
     """The log-likelihood ratio of each target's value, with normal laws of one variance fitted to the shadow values."""
-    if min(held.sum(0).min(), (~held).sum(0).min()) < _LEAST_OF_A_KIND:
+    if min(inside.sum(0).min(), (~inside).sum(0).min()) < _LEAST_OF_A_KIND:
         raise DpvalueError(
             f"shadows must be larger: each target must be in at least {_LEAST_OF_A_KIND} shadow sets and out of as many"
         )
-    with_ = np.where(held, shadow_values, 0.0).sum(0) / held.sum(0)
-    without = np.where(held, 0.0, shadow_values).sum(0) / (~held).sum(0)
-    variance = np.square(shadow_values - np.where(held, with_, without)).sum(0) / (len(shadow_values) - 2)
+    with_ = np.where(inside, shadow_values, 0.0).sum(0) / inside.sum(0)
+    without = np.where(inside, 0.0, shadow_values).sum(0) / (~inside).sum(0)
+    variance = np.square(shadow_values - np.where(inside, with_, without)).sum(0) / (len(shadow_values) - 2)
     ratios: Floats = (np.square(observed - without) - np.square(observed - with_)) / (2 * variance)
     return ratios

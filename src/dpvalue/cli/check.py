@@ -55,12 +55,12 @@ def check(
 def _show_file(file: FileCheck) -> None:
     verdict = f"{file.unused} contribute zero" if file.unused else "all contribute"
     out.print(f"{file.path}: {file.records} records, {verdict}", style="bold")
-    kinds = sorted(file.places, key=lambda kind: (kind.counts, kind.column, kind.what))
+    kinds = sorted(file.places, key=lambda kind: (kind.counts, kind.column, kind.finding))
     for kind in kinds:
         cells = file.places[kind]
-        where = "; ".join(f"{cell} {_places(file.numbered, cells[cell])}".strip() for cell in sorted(cells))
+        where = "; ".join(f"{cell} {_places(file.place_noun, cells[cell])}".strip() for cell in sorted(cells))
         column = f"column {kind.column!r}, " if kind.column else ""
-        out.print(f"  {'note: ' if kind.counts else ''}{column}{kind.what}: {where}")
+        out.print(f"  {'note: ' if kind.counts else ''}{column}{kind.finding}: {where}")
     out.print("")
 
 
@@ -74,7 +74,7 @@ def _show_labels(checked: Check, test: str) -> None:
     grid.add_column("private", justify="right")
     grid.add_column("")
     for name, here, there in checked.labels:
-        grid.add_row(name, here, there, "contributes zero" if name in checked.unknown else "")
+        grid.add_row(name, here, there, "contributes zero" if name in checked.unknown_labels else "")
     out.print(grid)
 
 

@@ -21,10 +21,10 @@ def demo(
     """
     with failing_clearly():
         from dpvalue.privacy.budget import Privacy
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         Privacy(epsilon)  # before anything is written
-        with held(out_), held(out_ / "results"):
+        with folder_lock(out_), folder_lock(out_ / "results"):
             _demonstrate(out_, epsilon, seed)
 
 

@@ -58,13 +58,13 @@ def flower_link(folder: Annotated[Path, argument()]) -> None:
     with failing_clearly():
         from dpvalue.flower.deploy import Certificates, environment, superlink
         from dpvalue.flower.supervise import SupervisedProcess
-        from dpvalue.storage import held, require_secret
+        from dpvalue.storage import folder_lock, require_secret
 
         link = _link(folder)
         files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         require_secret(files.key)
         command = superlink(link, files, folder / "link.db")
-        with held(folder), SupervisedProcess(command, environment(folder / "flwr"), folder / "link.log"):
+        with folder_lock(folder), SupervisedProcess(command, environment(folder / "flwr"), folder / "link.log"):
             out.print(f"SuperLink at {link.address}; log: {folder / 'link.log'}. Press Ctrl-C to stop.")
             _wait_for_ever()
 
@@ -121,10 +121,10 @@ def flower_run(
     """
     with failing_clearly():
         from dpvalue.cli.value import value_releases
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         _wait_for(_link(link).address)
-        with held(out_):
+        with folder_lock(out_):
             config: dict[str, str | int | float | bool] = {
                 "job": str(job.absolute()), "parties": parties, "gather": gather, "deadline": deadline,
                 "roster": "" if roster is None else str(roster.absolute()),
@@ -143,14 +143,14 @@ def _conducted(link: Path, job: Path, place: Path, config: dict[str, str | int |
     from dpvalue.flower.deploy import status, submit, write_app
     from dpvalue.protocol.archive import read_bytes
     from dpvalue.protocol.job import Job
-    from dpvalue.storage import alone
+    from dpvalue.storage import file_lock
     from dpvalue.stored import WHOLE, fields, parse_json, read_text
 
     require_place(place, Job.from_bytes(read_bytes(job, "a job"), str(job)))
     state, home = (place / STATE).absolute(), link / "flwr"
     state.mkdir(parents=True, exist_ok=True)
     (state / OVER).unlink(missing_ok=True)
-    with alone(link / "app"):  # two studies at once must not start each other's
+    with file_lock(link / "app"):  # two studies at once must not start each other's
         number = submit(home, write_app(link / "app", {"coordinator": ENTRY, "folder": str(state), **config}))
     out.print(f"run {number}: waiting for {config['parties']} parties and their releases", markup=False)
     while not (state / OVER).is_file():

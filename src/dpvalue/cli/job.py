@@ -57,7 +57,7 @@ def job(
         from dpvalue.coordinator.study import make_study
         from dpvalue.protocol.archive import Key
         from dpvalue.runs.config import make_config
-        from dpvalue.storage import alone
+        from dpvalue.storage import file_lock
 
         given: dict[str, Any] = {
             "test": test, "target": target, "epsilon": epsilon, "unit": unit, "delta": delta, "seed": seed,
@@ -74,7 +74,7 @@ def job(
                 f"assumed sizes: {parties} parties with {given['sizes'][0]} {unit}s each (the size of the public file)"
             )
         out.print(f"\n{study.plan}\n", markup=False)
-        with alone(out_):
+        with file_lock(out_):
             _require_new(out_)  # a job may be there by now
             study.job.save(out_, signing)
         _show(study.job, None if signing is None else signing.public)

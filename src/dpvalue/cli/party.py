@@ -144,7 +144,7 @@ def party_serve(
         from dpvalue.errors import DpvalueError
         from dpvalue.flower.deploy import Link, environment, supernode
         from dpvalue.flower.supervise import SupervisedProcess
-        from dpvalue.storage import held, require_secret
+        from dpvalue.storage import folder_lock, require_secret
 
         given = {"superlink": superlink, "ca": ca, "node-key": node_key, "name": name, "policy": policy}
         missing = [option for option, value in given.items() if not value]
@@ -152,7 +152,7 @@ def party_serve(
             raise DpvalueError(f"--{missing[0]} must be given")
         agent = make_agent(name, file, ledger, head, policy, key)
         require_secret(node_key)
-        with held(folder):
+        with folder_lock(folder):
             secret, port = own_secret(folder / "secret"), free_port()
             command = supernode(Link(superlink, ca), node_key, port, folder / "secret")
             with SupervisedProcess(command, environment(folder / "flwr"), folder / "node.log"):
@@ -198,9 +198,9 @@ def own_secret(path: Path) -> bytes:
     """Return the secret shared by the agent and its SuperNode; created on the first call."""
     import secrets
 
-    from dpvalue.storage import OWNER_ALONE, alone, require_secret, write_whole
+    from dpvalue.storage import OWNER_ALONE, file_lock, require_secret, write_whole
 
-    with alone(path):
+    with file_lock(path):
         if not path.is_file():
             write_whole(path, secrets.token_bytes(32), OWNER_ALONE)
     require_secret(path)

@@ -73,13 +73,13 @@ def run(
     }  # fmt: skip
     with failing_clearly():
         from dpvalue.runs.config import make_config, read_config
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         stored = {} if config is None else read_config(config)
         options = make_config(
             {**stored, **{name: option for name, option in given.items() if option not in (None, [])}}
         )
-        with held(out_):
+        with folder_lock(out_):
             show_done(_run(options, out_, overwrite, yes, force))
 
 
@@ -131,7 +131,7 @@ def _show(job: FileRun, plan: Plan | None) -> None:
         rows = sum(file.rows for file in job.peeks)
         out.print(f"private: {counted(rows, 'row')} in {parts} (read so far: {_listed(config, read)})")
     out.print(CHECK_ADVICE)
-    if job.can_be_moved and config.unit != "person":
+    if job.party_can_change and config.unit != "person":
         out.print(
             f"Make {config.group!r} the first or the last column of a text file. In another position, a stray quote or "
             "separator may move a row to another party."
@@ -183,13 +183,13 @@ def revalue(
     with failing_clearly():
         from dpvalue.progress import reporting
         from dpvalue.runs.execute import revalue as value_again
-        from dpvalue.runs.execute import revalue_place
+        from dpvalue.runs.execute import revalue_folder
         from dpvalue.runs.folder import open_folder, require_free
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         kinds = tuple(semivalue or ())
-        place = out_ or revalue_place(open_folder(folder), kinds, test, metric)
-        with held(place), reporting(progress=True) as tell:
+        place = out_ or revalue_folder(open_folder(folder), kinds, test, metric)
+        with folder_lock(place), reporting(progress=True) as tell:
             if out_ is not None:
                 require_free(out_, overwrite)
             show_done(value_again(open_folder(folder), place, kinds, test, tell, pay, metric))
@@ -205,10 +205,10 @@ def report(folder: Annotated[Path, argument()]) -> None:
     """
     with failing_clearly():
         from dpvalue.runs.folder import open_folder, write_page
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
         open_folder(folder)  # raises before anything is written if the folder is not a run's
-        with held(folder):
+        with folder_lock(folder):
             opened = open_folder(folder)
             page = write_page(folder, opened.record, opened.values())
     out.print(f"report: {page}", markup=False)

@@ -41,9 +41,9 @@ def value(
     Example: dpvalue value study.job releases/*.release --out results
     """
     with failing_clearly():
-        from dpvalue.storage import held
+        from dpvalue.storage import folder_lock
 
-        with held(out_):
+        with folder_lock(out_):
             changes = {"semivalue": tuple(semivalue or ()), "metric": metric, "pay": pay}
             value_releases(job, releases or [], out_, test, roster, key, **changes)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from dpvalue.errors import DpvalueError
 from dpvalue.names import require_names, require_sendable
 from dpvalue.protocol.archive import Seal, require_public
-from dpvalue.storage import alone, write_whole
+from dpvalue.storage import file_lock, write_whole
 from dpvalue.stored import parse, parse_json, read, read_text
 
 ROSTER = "roster.json"
@@ -81,7 +81,7 @@ def store_roster(folder: Path, roster: Roster) -> None:
     """Store the roster of a study; raise if another process has stored another one."""
     path = folder / ROSTER
     if not path.is_file():
-        with alone(path):
+        with file_lock(path):
             if not path.is_file():
                 write_whole(path, (json.dumps(asdict(roster), indent=1) + "\n").encode())
     stored_roster(folder, roster)

@@ -37,7 +37,7 @@ from dpvalue.names import look_of, names_agree_error, require_names, require_sen
 from dpvalue.protocol.archive import Key, Seal, read_bytes
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.storage import alone, write_whole
+from dpvalue.storage import file_lock, write_whole
 from dpvalue.stored import TEXT, list_of, parse_json, read_text, refuse_unreadable
 from dpvalue.values.table import Table
 
@@ -136,7 +136,7 @@ class Coordinator:
 
     def _lock(self) -> AbstractContextManager[None]:
         """A lock of the state: one process and thread at a time reads and then writes it."""
-        return alone(self.folder / "study.job")
+        return file_lock(self.folder / "study.job")
 
     @property
     def most_bytes(self) -> int:

@@ -28,13 +28,13 @@ from dpvalue.protocol.job import Job
 from dpvalue.protocol.transport import Nodes, Question, Reply, wait_for_nodes
 from dpvalue.report.record import AnsweringParty, Record, RejectionRecord, StudyRecord
 from dpvalue.runs.config import RunConfig, make_config, parse_options
-from dpvalue.runs.execute import FinishedRun, finish, make_values, released_record, value_table
+from dpvalue.runs.execute import FinishedRun, finish, make_values, record_of_release, value_table
 from dpvalue.runs.folder import keep_table
 from dpvalue.runs.plan import plan_sizes
 from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.rounds import public_digest
 from dpvalue.runs.sources import PublicSide, open_public
-from dpvalue.storage import LOCK, alone, write_whole
+from dpvalue.storage import LOCK, file_lock, write_whole
 from dpvalue.stored import parse_json, read_text
 from dpvalue.values.table import Table
 
@@ -161,7 +161,7 @@ def value_study(
 
 def study_record(coordinator: Coordinator, options: RunConfig, table: Table) -> Record:
     """Return the record of a study before valuation."""
-    return replace(released_record(options, table, None), federated=federated(coordinator))
+    return replace(record_of_release(options, table, None), federated=federated(coordinator))
 
 
 def federated(coordinator: Coordinator) -> StudyRecord:
@@ -263,7 +263,7 @@ def _store_reply(coordinator: Coordinator, node: int, reply: Reply | None) -> No
     receipt = coordinator.receive(reply.release)
     if receipt.why:
         return
-    with alone(coordinator.folder / NODES):
+    with file_lock(coordinator.folder / NODES):
         party_of_node = _read_nodes(coordinator)
         if receipt.party not in party_of_node.values():
             entries = {str(number): name for number, name in party_of_node.items()} | {str(node): receipt.party}

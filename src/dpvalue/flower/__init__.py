@@ -1,9 +1,9 @@
-"""Flower as a pipe of bytes between a coordinator, whom nobody trusts, and a party's own agent.
+"""Flower as the transport of bytes between an untrusted coordinator and party agents.
 
 At the coordinator: a SuperLink (`deploy.superlink`), each party's public key registered with it (`deploy.register`),
-and `flwr run` of an app folder (`deploy.write_app`, `deploy.submit`) that names one function of installed code. It is
-called with `dpvalue.protocol.transport.Nodes`, asks, and keeps its own state: a run that was killed is submitted again,
-and goes on.
+and `flwr run` of an app folder (`deploy.write_app`, `deploy.submit`) that names one function of installed code. The
+function gets `dpvalue.protocol.transport.Nodes` and stores its own state, so a run that was killed resumes when it is
+submitted again.
 
 At a party: a SuperNode with `--isolation process` (`deploy.supernode`, kept running by
 `supervise.SupervisedProcess`), and beside it `serve.serve` with the party's `respond`. The coordinator's app bundle
@@ -11,7 +11,7 @@ arrives at the SuperNode and stays there.
 
 | question | module |
 |---|---|
-| questions and answers as Flower's records, and the task that was taken | `records.py` |
+| questions and replies as Flower's records, and the unfinished task | `records.py` |
 | the party's side | `serve.py`; what it uses of flwr's internals: `runtime.py` |
 | the coordinator's side | `app.py` (the ServerApp) |
 | commands, keys and certificates; processes | `deploy.py`; `supervise.py` |

@@ -1,7 +1,7 @@
-"""The ServerApp of a study: asks nodes, waits until a deadline, and calls the coordinator's function.
+"""The ServerApp of a study, which calls the coordinator's function.
 
-The run's config names it: `coordinator = "package.module:function"`, called as `function(nodes, config)`, where config
-is all of the run's config. What it raises makes the run fail, with its text in the coordinator's own log.
+The run's config names the function: `coordinator = "package.module:function"`. It is called as `function(nodes,
+config)` with the whole config of the run. An exception makes the run fail; its text is in the coordinator's own log.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class GridNodes:
         return sorted(self._grid.get_node_ids())
 
     def exchange(self, questions: Mapping[int, Question], deadline: float) -> Iterator[tuple[int, Reply | None]]:
-        """Ask nodes, and yield what each answers; see `Nodes`."""
+        """Send questions to nodes and yield their replies; see `Nodes`."""
         end = time.monotonic() + deadline
-        # One at a time: together they may be too large for a call. Who comes late finds the message gone.
+        # One message per call, because all together may be too large. A message expires at the deadline.
         waiting = {
             name: node
             for node, question in questions.items()
@@ -46,7 +46,7 @@ class GridNodes:
             yield node, None
         while waiting and time.monotonic() < end:
             for reply in self._grid.pull_messages(list(waiting)):
-                # An error comes from the SuperLink, not from the node: only this tells whose it is.
+                # An error comes from the SuperLink; only the message's id identifies the node.
                 node_of_reply = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node_of_reply is not None:
                     yield node_of_reply, reply_of(reply)
@@ -63,7 +63,7 @@ _ACTION = KIND.partition(".")[2]
 app = ServerApp()
 
 refusing = ClientApp()
-"""What a party runs that starts Flower's own `flwr-clientapp`, which it should not: it refuses everything."""
+"""The ClientApp for Flower's own `flwr-clientapp`, which parties should not start; it refuses every request."""
 
 
 @app.main()
@@ -79,10 +79,9 @@ def refuse(message: Message, context: Context) -> Message:
 
 
 def simulation_app(parties: Sequence[Respond]) -> ClientApp:
-    """Return parties for Flower's own simulation engine, on Ray: its n-th node answers as the n-th party.
+    """Return a ClientApp for Flower's simulation engine on Ray, whose n-th node answers as the n-th party.
 
-    Never for parties at home, where it would be the coordinator's code that calls them. What Ray cannot send to
-    another process cannot be part of a party.
+    It is not for remote parties, which the coordinator's code would then call. Parties must be picklable for Ray.
 
         server = ServerApp()
         server.main()(lambda grid, context: function(GridNodes(grid), config))
@@ -99,7 +98,7 @@ def simulation_app(parties: Sequence[Respond]) -> ClientApp:
 
 
 def coordinator(name: str) -> Coordinator:
-    """Return the function of a name like "package.module:function"."""
+    """Return the function with a name like "package.module:function"."""
     module, _, function = name.partition(":")
     if not module or not function:
         raise DpvalueError(f"coordinator must be package.module:function, got {name!r}")

@@ -1,18 +1,18 @@
-"""Flower's commands, keys and certificates as a study needs them: encrypted, nodes known by their keys.
+"""Flower's commands, keys and certificates for a study: encrypted, with nodes authenticated by their keys.
 
-In earnest, a SuperLink's certificate comes from an authority that parties trust already; `write_authority` is for a
-consortium that has none, for tests and for examples.
+In production, a SuperLink's certificate comes from an authority that parties already trust. `write_authority` is for a
+consortium without one, for tests and for examples.
 
     files = write_authority(folder, "127.0.0.1")
     link = Link("127.0.0.1:9091", files.authority)
-    with Kept(superlink(link, files, folder / "link.db"), environment(home), folder / "link.log"):
+    with SupervisedProcess(superlink(link, files, folder / "link.db"), environment(home), folder / "link.log"):
         write_link(home, link)                      # so that the flwr command finds the SuperLink
         register(home, public_key_of_a_party)
         submit(home, write_app(folder / "app", {"coordinator": "package.module:function"}))
 
-A SuperLink takes runs, and executes their ServerApp's code, from whoever can reach its port: nodes are known by keys,
-those who submit are not. Let others than the coordinator reach paths under /v1/fleet/ only (a proxy in front of it); a
-party needs no more. What a run can do to a party is what any coordinator can do: ask.
+A SuperLink authenticates nodes, but accepts runs, and executes their ServerApp's code, from anyone who can reach its
+port. Put a proxy in front of it that lets others than the coordinator reach only paths under /v1/fleet/, which is all
+that a party needs. A run can only send requests to a party, as any coordinator can.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LIFETIME = timedelta(days=825)
 
 @dataclass(frozen=True)
 class Certificates:
-    """Files of a SuperLink: whom to trust (for everybody), its certificate, and its key (for nobody else)."""
+    """Files of a SuperLink: the authority's certificate (for all), its own certificate, and its secret key."""
 
     authority: Path
     certificate: Path
@@ -51,7 +51,7 @@ class Certificates:
 def write_authority(folder: Path, host: str) -> Certificates:
     """Write a new authority and a certificate by it for a host (a name or an IP address), and return the files.
 
-    The authority's own key is forgotten: it signs nothing else.
+    The authority's own key is not stored: it signs nothing else.
     """
     folder.mkdir(parents=True, exist_ok=True)
     files = Certificates(folder / "ca.crt", folder / "server.crt", folder / "server.key")
@@ -78,7 +78,7 @@ def write_authority(folder: Path, host: str) -> Certificates:
 
 
 def write_node_key(path: Path) -> Path:
-    """Write a SuperNode's new key, ECDSA P-384 in OpenSSH's format, and the public one beside it; return the latter."""
+    """Write a new key of a SuperNode (ECDSA P-384, OpenSSH's format) and its public key; return the latter's path."""
     key = ec.generate_private_key(ec.SECP384R1())
     secret = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -153,14 +153,14 @@ clientapp = "dpvalue.flower.app:refusing"
 
 @dataclass(frozen=True)
 class Link:
-    """Where a SuperLink is, and by which authority it is known."""
+    """The address of a SuperLink and the certificate of its authority."""
 
     address: str
     authority: Path
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Return a Flower process's environment: no telemetry, update check, proxy or installing; its files in `home`."""
+    """Return the environment of a Flower process: its files in `home`; no telemetry, update check, proxy or install."""
     inherited = {
         name: value
         for name, value in os.environ.items()
@@ -179,7 +179,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink(link: Link, files: Certificates, database: Path) -> list[str]:
-    """Return the command of a SuperLink, which knows nodes by their keys."""
+    """Return the command of a SuperLink that authenticates nodes by their keys."""
     host, _, port = link.address.rpartition(":")
     return [
         *(_program("flower-superlink"), "--host", host, "--port", port, "--database", str(database)),
@@ -190,13 +190,13 @@ def superlink(link: Link, files: Certificates, database: Path) -> list[str]:
 
 
 def supernode(link: Link, key: Path, port: int, secret: Path | None = None) -> list[str]:
-    """Return the command of a party's SuperNode: it hands tasks to whoever asks at this port of this machine.
+    """Return the command of a party's SuperNode, which offers tasks at this port of this machine.
 
     Args:
         link: the SuperLink.
         key: the node's private key (`write_node_key`).
-        port: where the party's agent finds it (`serve.Node`).
-        secret: a file with a secret that the agent must know, of at least 32 bytes.
+        port: the port for the party's agent (`serve.Node`).
+        secret: a file with a shared secret of at least 32 bytes, by which the agent authenticates; None: no secret.
     """
     return [
         *(_program("flower-supernode"), "--superlink", link.address, "--root-certificates", str(link.authority)),
@@ -207,7 +207,7 @@ def supernode(link: Link, key: Path, port: int, secret: Path | None = None) -> l
 
 
 def write_link(home: Path, link: Link) -> None:
-    """Write into a Flower home where the SuperLink is."""
+    """Write the address of the SuperLink into a Flower home."""
     home.mkdir(parents=True, exist_ok=True)
     address, authority = json.dumps(link.address), json.dumps(str(link.authority.absolute()))
     section = f"[superlink.{_NAME}]\naddress = {address}\nroot-certificates = {authority}\n"
@@ -215,12 +215,12 @@ def write_link(home: Path, link: Link) -> None:
 
 
 def register(home: Path, public_key: Path) -> int:
-    """Let a SuperNode take part, by its public key, and return its number."""
+    """Register a SuperNode's public key and return the node's number."""
     return int(_flwr(home, "supernode", "register", str(public_key), _NAME)["node-id"])
 
 
 def write_app(folder: Path, config: Mapping[str, str | int | float | bool]) -> Path:
-    """Write the folder that `flwr run` wants, without any code, and return it."""
+    """Write the app folder for `flwr run`, without code, and return it."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
     write_whole(folder / "pyproject.toml", (_APP + lines).encode())
@@ -233,13 +233,13 @@ def submit(home: Path, app: Path) -> int:
 
 
 def status(home: Path, run: int) -> str:
-    """Return how a run stands: "pending", "starting", "running", "finished:completed", "finished:failed" and so on."""
+    """Return the status of a run: "pending", "starting", "running", "finished:completed", "finished:failed", ..."""
     runs = _flwr(home, "list", "--run-id", str(run), _NAME)["runs"]
     return str(runs[0]["status"])
 
 
 def _flwr(home: Path, *arguments: str) -> dict[str, Any]:
-    """What a flwr command says, in JSON."""
+    """The JSON output of a flwr command; raises if the command fails."""
     command = [_program("flwr"), *arguments, "--format", "json"]
     done = subprocess.run(command, env=environment(home), capture_output=True, text=True, timeout=_LIMIT, check=False)
     start = done.stdout.find("{")

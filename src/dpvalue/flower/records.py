@@ -1,10 +1,10 @@
-"""Questions and answers as Flower's records, and in a file: the task that an agent has taken and not finished.
+"""Questions and replies as Flower's records, and the file of an agent's unfinished task.
 
-A record is one `ConfigRecord` with two fields of fixed names and types. What does not look exactly so is nothing:
-`None`, never an exception. No other kind of record is looked into.
+A record is one `ConfigRecord` with two fields of fixed names and types. Any other content is parsed as `None`, without
+an exception. Other kinds of records are not read.
 
-A SuperNode hands a task out once. Without the file it waits a minute for an agent that is gone, and for ever if that
-was killed before it had pulled the message; nobody else gets anything from it meanwhile.
+A SuperNode offers a task once. After an agent has ended, it waits for a minute before it offers another task, and for
+ever if the agent was killed before it had pulled the message. So the agent stores its task and resumes it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def record_of(value: Question | Reply) -> RecordDict:
 
 
 def question_of(message: Message) -> Question | None:
-    """Return what a message asks; None where it has not the shape of a question."""
+    """Return the question of a message; None if it is malformed."""
     if message.metadata.message_type != KIND:
         return None
     fields = _fields(message, {"job": bytes, "request": bytes})
@@ -41,13 +41,13 @@ def question_of(message: Message) -> Question | None:
 
 
 def reply_of(message: Message) -> Reply | None:
-    """Return what a reply says: None for an error of Flower's own, `MALFORMED` if it is not shaped like an answer."""
+    """Return the reply of a message: None for an error of Flower's, the refusal `MALFORMED` if it is malformed."""
     if message.has_error():
         return None
     try:
         fields = _fields(message, {"release": bytes, "refused": str})
         return Reply(b"", MALFORMED) if fields is None else Reply(**fields)
-    except Exception as error:  # whatever Flower or we raise for what a stranger has sent
+    except Exception as error:  # untrusted content may raise anything
         _log.warning("an answer cannot be read: %s", type(error).__name__)
         return Reply(b"", MALFORMED)
 
@@ -70,10 +70,10 @@ class StoredTask:
     """A task.
 
     Attributes:
-        token: by which the SuperNode knows who has it.
+        token: authenticates the agent of the task to the SuperNode.
         message: the message without its content, as protobuf; empty until it is pulled.
-        asked: what it asks; None if it has no shape.
-        tries: how often an agent has begun with it. Whoever dies of it again and again must stop to try.
+        question: the question; None if it is malformed.
+        tries: the number of times that an agent has begun it. After several crashes it is not tried again.
     """
 
     token: str
@@ -83,13 +83,13 @@ class StoredTask:
 
 
 class Memory:
-    """A file with the task that is being answered, if there is one; without a path nothing is kept."""
+    """A file with the task in progress, if there is one; without a path nothing is stored."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
 
     def keep(self, task: StoredTask) -> None:
-        """Write a task down."""
+        """Store a task."""
         if self._path is None:
             return
         question = None if task.question is None else [_text(task.question.job), _text(task.question.request)]
@@ -97,9 +97,9 @@ class Memory:
         write_whole(self._path, json.dumps(content).encode(), OWNER_ALONE)
 
     def recall(self) -> StoredTask | None:
-        """Return the task that an agent before this one did not finish, with this try counted; None if there is none.
+        """Return the unfinished task of an earlier agent, with one more try; None if there is none.
 
-        After some tries nothing is asked any more, so that the party's answer is the fixed text.
+        After several tries its question is None, so that the party's reply is the fixed refusal.
         """
         if self._path is None or not self._path.exists():
             return None
@@ -116,7 +116,7 @@ class Memory:
         return task
 
     def forget(self) -> None:
-        """Keep nothing: the task is done, or lost."""
+        """Delete the stored task, which is done or lost."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

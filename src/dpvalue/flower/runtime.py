@@ -1,11 +1,10 @@
-"""A SuperNode's Runtime API, as far as an agent needs it. All that dpvalue uses of flwr's internals stands here.
+"""The part of a SuperNode's Runtime API that an agent uses. This module has all uses of flwr's internals.
 
-Flower's own `flwr-clientapp` installs and imports the app of whoever submitted the run, passes exception texts on, and
-interrupts its own process where the SuperNode does not know its token (HTTP 401). None of its code runs here: of what a
-SuperNode hands out with a task, the app's bundle is never looked at, errors stay errors, and proxies of the environment
-are not used.
+Flower's own `flwr-clientapp` installs and imports the app of the submitted run, sends exception texts, and interrupts
+its own process if the SuperNode rejects its token (HTTP 401). This module uses none of that code: it ignores the app's
+bundle, sends no exception texts, and does not use proxies of the environment.
 
-flwr is pinned, because none of this is its public interface.
+flwr is pinned, because these interfaces are not public.
 """
 
 from __future__ import annotations
@@ -55,29 +54,29 @@ from dpvalue.flower.records import Memory, StoredTask, question_of, record_of
 from dpvalue.protocol.transport import Question, Reply
 
 Unreachable = httpx.TransportError
-"""What is raised where nobody answers; `httpx.HTTPStatusError` where the SuperNode says no."""
+"""The error of a connection without an answer; a refusal of the SuperNode is `httpx.HTTPStatusError`."""
 
 _TAKES_TASK = "/flwr.proto.Runtime/AcquireTask"
 _PASSING = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
 _TRIES = 6
 _LIMIT = 30.0  # seconds of one call
-_LONGEST = 600.0  # seconds of getting a message, which the SuperNode may still be getting itself
+_LONGEST = 600.0  # seconds to get a message, which the SuperNode may still be receiving
 _WAIT, _WAITS = 0.25, 40  # seconds, and how often, a message is waited for
 _HEARTBEAT = 10.0  # seconds; a SuperNode gives a task up after 60 without one
 
 
 @dataclass(frozen=True)
 class Node:
-    """Where the party's own SuperNode takes calls.
+    """The connection to the party's own SuperNode.
 
     Attributes:
         address: host and port, as in `flower-supernode --host --port`.
-        certificates: the root certificates (PEM) by which the SuperNode is known; without them, calls are not encrypted
+        certificates: the root certificates (PEM) that authenticate the SuperNode; without them, calls are not encrypted
             and the address must be one of this machine.
-        secret: what `flower-supernode --superexec-auth-secret-file` was given; without it, whoever can reach the
+        secret: the secret of `flower-supernode --superexec-auth-secret-file`; without it, anyone who can reach the
             address can take tasks.
-        memory: a file in which the agent keeps the task that it answers, so that it goes on with it after it was
-            killed; without it, such a task is lost, and the SuperNode with it for a minute, or until its restart.
+        memory: a file for the task in progress, so that the agent resumes it after it was killed; without it, the task
+            is lost and the SuperNode is blocked for a minute or until its restart.
     """
 
     address: str
@@ -101,7 +100,7 @@ def _is_of_this_machine(host: str) -> bool:
 
 
 class _Client(RuntimeHttpClient):
-    """Flower's client, which tries again where a call may pass, and raises where it cannot; it interrupts nobody."""
+    """Flower's HTTP client, which retries temporary failures and raises for others; it interrupts no process."""
 
     def __init__(self, node: Node, interceptors: list[Any]) -> None:
         verify: ssl.SSLContext | bool = True
@@ -126,7 +125,7 @@ def _cannot_pass(error: Exception) -> bool:
 
 
 class Runtime:
-    """The SuperNode, from which tasks are taken. A context manager."""
+    """The SuperNode that offers tasks. A context manager."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -142,11 +141,11 @@ class Runtime:
         self._client.close()
 
     def take(self) -> Task | None:
-        """Return a task that waits, which then is ours; None if there is none. Raises where no SuperNode answers."""
+        """Take and return a waiting task; None if there is none. Raise if the SuperNode does not answer."""
         if self._unfinished is not None:
             unfinished, self._unfinished = self._unfinished, None
             return self._task(unfinished)
-        # An "AgentApp" is refused like anything of a wrong shape; left alone, it would block the SuperNode for ever.
+        # An "AgentApp" is taken and refused as malformed; otherwise it would block the SuperNode for ever.
         kinds = [TaskType.CLIENT_APP, TaskType.AGENT_APP]
         response = self._client.AcquireTask(proto.AcquireTaskRequest(supported_task_types=kinds))
         if not response.HasField("task") or not response.token:
@@ -163,7 +162,7 @@ def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
 
 
 class Task:
-    """One message, to be answered once."""
+    """One message, which is answered once."""
 
     def __init__(self, client: _Client, memory: Memory, taken: StoredTask) -> None:
         self._client, self._memory, self._stored = client, memory, taken
@@ -172,8 +171,8 @@ class Task:
         self._is_sent = False
 
     def question(self) -> Question | None:
-        """Return what is asked; None where the message has not the shape of a question."""
-        if self._stored.tries > 1:  # is it still ours? Otherwise nobody needs an answer
+        """Return the question; None if the message is malformed."""
+        if self._stored.tries > 1:  # raises if the task has been given to another agent
             self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
         if not self._stored.message:
             self._begin()
@@ -181,18 +180,18 @@ class Task:
         return self._stored.question
 
     def _begin(self) -> None:
-        """Tell the SuperNode that the task is worked on. It hands out the app's bundle, which is not looked at."""
+        """Tell the SuperNode that the task has begun; ignores the app's bundle that it returns."""
         try:
             self._client.PullTaskInput(proto.PullTaskInputRequest())
         except httpx.TransportError:
-            self._has_begun = True  # or not; that is not known
+            self._has_begun = True  # possibly
             raise
         except httpx.HTTPStatusError:
-            if not self._has_begun:  # otherwise it has been told before
+            if not self._has_begun:  # else an earlier call has succeeded
                 raise
 
     def _pull(self) -> None:
-        """Get the message, and write it down before the SuperNode forgets it."""
+        """Get the message and store it before the SuperNode deletes it."""
         bare, tree = self._message()
         node, run = _address_of(bare)
         names = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
@@ -210,7 +209,7 @@ class Task:
         )
 
     def _message(self) -> tuple[ProtoMessage, ObjectTree]:
-        """The message without its parts, and their names. A SuperNode makes the task before it has the message."""
+        """The message without its parts, and their names; waits, as a task may exist before its message."""
         for _ in range(_WAITS):
             pulled = self._client.PullMessages(proto.PullAppMessagesRequest())
             if pulled.messages_list:
@@ -219,7 +218,7 @@ class Task:
         raise LookupError("the task has no message")
 
     def reply(self, answer: Reply) -> None:
-        """Send the answer; called again after a lost connection, it sends the same message."""
+        """Send the reply; a second call, after a lost connection, sends the same message."""
         question = ProtoMessage.FromString(self._stored.message)
         if self._reply is None:
             self._reply = Message(record_of(answer), reply_to=message_from_proto(question))
@@ -227,7 +226,7 @@ class Task:
         if not self._is_sent:
             self._push(self._reply, *_address_of(question))
             self._is_sent = True
-        with suppress(httpx.HTTPStatusError):  # that it has been told before
+        with suppress(httpx.HTTPStatusError):  # an earlier call has succeeded
             self._client.PushTaskOutput(proto.PushTaskOutputRequest(sub_status=SubStatus.COMPLETED, details=""))
 
     def _push(self, reply: Message, node: ProtoNode, run: int) -> None:
@@ -240,12 +239,12 @@ class Task:
             push_objects(get_all_nested_objects(reply), push, object_ids_to_push=set(pushed.objects_to_push))
 
     def forget(self) -> None:
-        """Do not go on with this task, now or after a restart."""
+        """Delete the stored task, so that it is not resumed after a restart."""
         self._memory.forget()
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
-        """Keep the SuperNode from giving the task up, and close the connection in the end."""
+        """Send heartbeats, so that the SuperNode does not give up the task; close the connection at the end."""
         stopped = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stopped,), daemon=True)
         thread.start()
@@ -257,7 +256,7 @@ class Task:
             self._client.close()
 
     def _beat(self, stopped: threading.Event) -> None:
-        """Tell the SuperNode now and then that somebody works on the task."""
+        """Send a heartbeat at regular intervals."""
         while not stopped.wait(_HEARTBEAT):
             try:
                 self._client.SendTaskHeartbeat(proto.SendTaskHeartbeatRequest())
@@ -266,14 +265,14 @@ class Task:
 
 
 def _address_of(message: ProtoMessage) -> tuple[ProtoNode, int]:
-    """To which node a message was sent, in which run."""
+    """The node and the run of a message."""
     return ProtoNode(node_id=message.metadata.dst_node_id), message.metadata.run_id
 
 
 def _question_from_parts(name: str, parts: dict[str, bytes]) -> Question | None:
-    """What a message asks, from its parts."""
+    """The question of a message, from its parts; None if it is malformed."""
     try:
         message = inflate_object_from_contents(name, parts)
         return question_of(message) if isinstance(message, Message) else None
-    except Exception:  # whatever somebody made up in place of a message
+    except Exception:  # untrusted content may raise anything
         return None

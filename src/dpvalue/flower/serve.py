@@ -1,7 +1,7 @@
 """The party's own process: takes tasks from the party's SuperNode and answers them with installed code only.
 
-Start the SuperNode with `--isolation process`, so that it waits for somebody to take its tasks, and do not start
-`flower-superexec` or `flwr-clientapp` beside it: those run what the coordinator sends.
+Start the SuperNode with `--isolation process`, so that it waits for an agent, and do not start `flower-superexec` or
+`flwr-clientapp` beside it: those run the coordinator's code.
 
     flower-supernode --isolation process --host 127.0.0.1 --port 9094 --superlink ... --auth-supernode-private-key ...
 
@@ -30,21 +30,21 @@ _LONGEST = 20.0  # seconds between tries to reach the SuperNode
 
 
 def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]) -> None:
-    """Answer what the SuperNode hands out, until told to stop.
+    """Answer the tasks of a SuperNode until `stop` returns True.
 
-    Formal guarantee: what leaves is what `respond` returns, or one fixed text. It leaves a whole number of ticks after
-    the task was taken, so that its time says of the party's rows at most how many ticks were needed: choose a tick that
-    is longer than an answer takes. No code of the coordinator's is installed, unpacked or imported.
+    Formal guarantee: only the replies of `respond`, or one fixed text, leave. A reply leaves a whole number of ticks
+    after its task was taken, so its time reveals at most how many ticks were needed: choose a tick that is longer than
+    an answer takes. No code of the coordinator is installed, unpacked or imported.
 
-    A SuperNode that is not there is tried again and again. One that has been restarted, and no longer knows the task,
-    ends nothing: the answer is dropped, and the next task waited for. `respond` must give the same bytes to the same
-    question, as it may be asked again.
+    Connections to the SuperNode are retried. If the SuperNode was restarted and has lost the task, the reply is dropped
+    and the agent waits for the next task. `respond` must return the same bytes for the same question, which may be
+    repeated.
 
     Args:
         respond: the party's side.
         node: the party's own SuperNode.
         tick: seconds.
-        stop: asked between tasks, several times a second; a task that was taken is finished first.
+        stop: called between tasks, several times a second; a task that has begun is finished first.
     """
     if not (math.isfinite(tick) and tick > 0):
         raise DpvalueError(f"tick must be a positive number of seconds, got {tick}")
@@ -53,7 +53,7 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
         while not stop():
             try:
                 task = runtime.take()
-            except Exception as error:  # whatever a SuperNode does must not end the agent
+            except Exception as error:  # no error of the SuperNode may end the agent
                 _log.warning("no SuperNode at %s (%s); trying again", node.address, type(error).__name__)
                 _pause(min(0.5 * 2**failures, _LONGEST), stop)
                 failures = min(failures + 1, 10)
@@ -66,7 +66,7 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
 
 
 def _answer(task: Task, respond: Respond, tick: float, stop: Callable[[], bool]) -> None:
-    """Answer one task at a tick; a SuperNode that no longer knows it loses the answer, not the agent."""
+    """Answer one task at a tick; if the SuperNode has lost the task, drop the reply."""
     start = time.monotonic()
     with task.heartbeat():
         try:
@@ -79,7 +79,7 @@ def _answer(task: Task, respond: Respond, tick: float, stop: Callable[[], bool])
 
 
 def _retry(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
-    """What a call gives, once the SuperNode can be reached; raises what that says against it."""
+    """The result of a call, which is retried while the SuperNode is unreachable; other errors raise."""
     for pause in chain((0.5, 1.0, 2.0, 5.0, 10.0), repeat(_LONGEST)):
         try:
             return call()
@@ -101,7 +101,7 @@ def until_tick(elapsed: float, tick: float) -> float:
 
 
 def _pause(seconds: float, stop: Callable[[], bool]) -> None:
-    """Wait, but not once told to stop."""
+    """Wait, or return early when `stop` returns True."""
     end = time.monotonic() + seconds
     while not stop() and (left := end - time.monotonic()) > 0:
         time.sleep(min(left, 0.25))

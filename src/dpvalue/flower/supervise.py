@@ -1,7 +1,7 @@
-"""Flower's own programs, kept running as long as this process runs, and no longer.
+"""Supervision of Flower's programs: they run as long as this process runs.
 
 As a script (`python supervise.py PARENT COMMAND...`), which imports nothing of dpvalue, it runs a command that ends
-with the process that started it, even if that is killed. On systems other than Linux it only runs the command.
+with its parent process, even if that is killed. On systems other than Linux it only runs the command.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _LONGEST = 10.0  # seconds between two starts
 
 
 class SupervisedProcess:
-    """A program that is started again when it ends. A context manager: on leaving, the program is ended.
+    """A program that is restarted when it ends. A context manager: on exit, the program is ended.
 
-    flwr interrupts its own process where it is told that it is not known (HTTP 401, as after a SuperLink's restart on
-    an empty database), and exits where it cannot connect at first. Then it must be started again, by somebody.
+    flwr interrupts its own process if it is not authenticated (HTTP 401, as after a SuperLink's restart on an empty
+    database), and exits if its first connection fails. So it needs restarts.
 
     Args:
-        command: what to run, its program as a path.
+        command: the command, with the program as a path.
         environment: its environment (`deploy.environment`).
-        log: the file to which what it prints is appended.
-        again: whether it is started again; without, it runs once.
+        log: the file to which its output is appended.
+        restart: whether it is restarted; False: it runs once.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, restart: bool = True) -> None:
@@ -44,12 +44,12 @@ class SupervisedProcess:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
-        # It is the thread that starts the program on whose end the program ends: one that lives as long as this.
+        # The program ends with the thread that starts it, so that thread lives as long as this object.
         self._thread = threading.Thread(target=self._keep, name=Path(command[0]).name, daemon=True)
 
     @property
     def pid(self) -> int | None:
-        """The number of the process that runs now; None if none does."""
+        """The id of the running process; None if none runs."""
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
@@ -59,7 +59,7 @@ class SupervisedProcess:
         return self
 
     def stop(self) -> None:
-        """End the program; by force, if it does not end by itself."""
+        """Terminate the program; kill it if it does not end in time."""
         self._stopped.set()
         with self._lock:
             process = self._process
@@ -79,7 +79,7 @@ class SupervisedProcess:
         self.stop()
 
     def _keep(self) -> None:
-        """Start the program, and again when it ends; later and later if it ends at once."""
+        """Start the program and restart it when it ends, with growing pauses if it ends at once."""
         pause = 0.5
         while not self._stopped.is_set():
             start = time.monotonic()
@@ -98,7 +98,7 @@ class SupervisedProcess:
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Become a command that ends with the process `parent`."""
+    """Replace this process by a command that ends with the process `parent`."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != parent:  # it ended before it could be watched

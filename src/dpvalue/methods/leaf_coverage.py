@@ -59,10 +59,17 @@ class Holding:
 
 @dataclass(frozen=True, eq=False)
 class _Cell:
-    """A set of records: in words, which numbers of a release are added up, and what each counts."""
+    """A set of records.
+
+    Attributes:
+        words: which they are.
+        weights: what each number of a release counts (size,).
+        about: the features that it is about, and in which direction; one that is about more than another is narrower.
+    """
 
     words: str
     weights: Floats
+    about: frozenset[tuple[int, bool]]
 
 
 def holdings(
@@ -96,10 +103,11 @@ def holdings(
     mostly = known & (low > _MOSTLY) & (low > _BEYOND * of_all[:, None])
     found = []
     for party, name in enumerate(names):
+        beyond = np.where(mostly[party], (low[party] - of_all[party]) * total, 0.0)
         chosen: list[int] = []
-        for place in np.argsort(-total, kind="stable").tolist():
-            inside = any(cells[place].words.startswith(f"{cells[other].words} and ") for other in chosen)
-            if mostly[party, place] and not inside and len(chosen) < _MOST_OF_PARTY:
+        for place in np.argsort(-beyond, kind="stable").tolist():
+            is_said = any(cells[place].about >= cells[other].about for other in chosen)
+            if mostly[party, place] and not is_said and len(chosen) < _MOST_OF_PARTY:
                 chosen.append(place)
         for place in chosen:
             middle, least, most = (
@@ -118,7 +126,7 @@ def _classes(grown: Grown, classes: tuple[Any, ...]) -> Iterator[_Cell]:
         used = np.zeros(grown.shape[:2], dtype=bool)
         tree, node = np.nonzero(grown.forest.leaf >= 0)
         used[tree, grown.forest.leaf[tree, node]] = True
-        yield _Cell(f"of class {one_line(str(name))}", (weights * used[:, :, None]).ravel())
+        yield _Cell(f"of class {one_line(str(name))}", (weights * used[:, :, None]).ravel(), frozenset([(-1, True)]))
 
 
 def _nodes(grown: Grown, encoding: Encoding) -> Iterator[_Cell]:
@@ -132,7 +140,8 @@ def _nodes(grown: Grown, encoding: Encoding) -> Iterator[_Cell]:
             words = _words(conditions, names)
             if conditions and words not in seen:
                 seen.add(words)
-                yield _Cell(f"with {words}", _below(forest, tree, node, grown.classes))
+                about = frozenset((feature, above) for feature, _, above in conditions)
+                yield _Cell(f"with {words}", _below(forest, tree, node, grown.classes), about)
             if forest.is_inner[tree, node] and len(conditions) < _DEEPEST:
                 at = int(forest.feature[tree, node]), float(forest.threshold[tree, node])
                 ways.append((int(forest.left[tree, node]), (*conditions, (*at, False))))

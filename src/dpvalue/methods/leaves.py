@@ -5,8 +5,9 @@ towards those of its parent, at the root towards equal shares of all classes:
 
     share(node) = (counts(node) + a share(parent)) / (total(node) + a),    a = 1 at the root.
 
-The forest's probability of a class is the mean over trees of the shares in the leaves that a row falls into. A public
-row is judged by the trees alone that were grown on the other half of the public rows.
+The forest's probabilities are in proportion to exp(sharpness * mean over trees of log share), of the leaves that a row
+falls into. A public row judges the trees alone that it did not grow. Nobody, whose counts are zero, predicts all
+classes alike.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import PublicSet
 from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
-from dpvalue.methods.growing import HALVES, half_of
+from dpvalue.methods.growing import fold_of
 from dpvalue.models import Forest
 
 _AT_ROOT = 1.0
@@ -36,20 +37,28 @@ class Grown:
     Attributes:
         forest: the trees.
         classes: the number of classes.
-        grown_on: the half of the public rows that each tree was grown on (trees,).
-        salt: what decides on the halves.
+        judged_by: the fold of the public rows that judges each tree, as it did not grow it (trees,).
+        salt: what decides on the folds.
         smoothing: how many records the shares of the parent count for in a node.
+        sharpness: by which the mean of logarithms over trees is multiplied.
     """
 
     forest: Forest
     classes: int
-    grown_on: Ints
+    judged_by: Ints
     salt: int
     smoothing: float
+    sharpness: float
 
     def __post_init__(self) -> None:
-        if self.grown_on.shape != (self.forest.trees,) or set(self.grown_on.tolist()) != set(range(HALVES)):
-            raise DpvalueError("grown_on must say for each tree which half it was grown on, and name both halves")
+        folds = set(self.judged_by.tolist())
+        if self.judged_by.shape != (self.forest.trees,) or folds != set(range(len(folds))) or len(folds) < 2:
+            raise DpvalueError("judged_by must say for each tree which fold judges it, and name two folds or more")
+
+    @property
+    def folds(self) -> int:
+        """The number of folds."""
+        return int(self.judged_by.max()) + 1
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -118,7 +127,7 @@ class Grown:
 
 @dataclass(frozen=True, eq=False)
 class _Judged:
-    """The public rows of one half: which trees judge them, and their different ways through these trees.
+    """The public rows of one fold: which trees they judge, and their different ways through these trees.
 
     `cells` are the leaves (trees, ways) as places among all leaves; `labels` are numbers of rows (classes, ways);
     `rows` are the places of the rows, and `way` is the way of each.
@@ -146,8 +155,8 @@ class Judge:
             raise DpvalueError("l2 must be 0 for model='trees', which has no parameters")
         self.grown, self._engine, self._metric = grown, engine, public.metric
         self._y = public.y.cpu()
-        leaf, half = grown.forest.leaf_of(public.x.flatten(1)).cpu().numpy(), half_of(public.x, grown.salt)
-        parts = [self._judged(leaf, half == one, grown.grown_on != one) for one in range(HALVES)]
+        leaf, fold = grown.forest.leaf_of(public.x.flatten(1)).cpu().numpy(), fold_of(public.x, grown.salt, grown.folds)
+        parts = [self._judged(leaf, fold == one, grown.judged_by == one) for one in range(grown.folds)]
         self._parts = [part for part in parts if part is not None]
         self._offset, self._slope = (0.0, 0.0) if public.metric.of_loss is None else public.metric.of_loss(public.y)
         trees, leaves, classes = grown.shape
@@ -181,13 +190,14 @@ class Judge:
 
     def worths(self, sums: Tensor) -> Tensor:
         """Return the same for a few, all at once; with slopes where sums have them and the metric is smooth."""
-        shares = self.grown.shares(sums.T.reshape(*self.grown.shape, len(sums))).flatten(0, 1)
-        chances = [shares[part.cells].mean(0) for part in self._parts]  # (ways, classes, c)
+        logs = self.grown.shares(sums.T.reshape(*self.grown.shape, len(sums))).log().flatten(0, 1)
+        means = [self.grown.sharpness * logs[part.cells].mean(0) for part in self._parts]  # (ways, classes, c)
+        chances = [mean.log_softmax(1) for mean in means]
         if self._metric.worth is None:
             pairs = zip(self._parts, chances, strict=True)
-            told = sum((torch.einsum("kw,wkc->c", part.labels, chance.log()) for part, chance in pairs), sums.sum() * 0)
+            told = sum((torch.einsum("kw,wkc->c", part.labels, chance) for part, chance in pairs), sums.sum() * 0)
             return self._offset + self._slope * told / len(self._y)
         outputs = sums.new_empty(len(self._y), self.grown.classes, len(sums))
         for part, chance in zip(self._parts, chances, strict=True):
-            outputs[part.rows] = chance[part.way]
+            outputs[part.rows] = chance[part.way].exp()
         return self._metric.worth(outputs.permute(2, 0, 1).contiguous(), self._y)

@@ -24,7 +24,7 @@ from dpvalue.display import MOST_NAMED, counted
 from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method
-from dpvalue.methods.growing import even_salt, grow_forest, half_of
+from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_coverage import Holding, holdings
 from dpvalue.methods.leaf_game import LeafGame
 from dpvalue.methods.leaf_rehearsal import expected_agreement
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 LEAST_PUBLIC = 40
 _ROOM = 1 - 2.0**-19  # clipping takes a hair off what is as long as the norm; ones are to pass whole
-_HEADER = fields(classes=COUNT, salt=WHOLE, smoothing=POSITIVE)
+_HEADER = fields(classes=COUNT, salt=WHOLE, smoothing=POSITIVE, sharpness=POSITIVE)
 
 
 def norm_of(trees: int) -> float:
@@ -139,8 +139,7 @@ class Trees(Method):
         unit, neighbours = ("record", "zero_out") if privacy is None else (privacy.unit, privacy.neighbours)
         one = Mechanism(1.0, multiplier, unit, neighbours, law)
         noise = one.noise_std(torch.from_numpy(situation.units)).numpy()
-        counted = situation.sizes if privacy is None else situation.averaged_units(unit)
-        shape = choose_forest(situation.public, situation.model.width, counted, noise, settings.seed)
+        shape = choose_forest(noise, situation.model.width)
         method = cls.of_shape(shape, situation.public, situation.model.width, settings.seed)
         norm = norm_of(shape.trees)
         return Choice(
@@ -161,20 +160,22 @@ class Trees(Method):
 
         Formal guarantee: reads public rows only.
         """
-        salt = even_salt(public.x, public.y)
-        halves, generator = half_of(public.x, salt), stream(seed, Purpose.FOREST)
-        forest, grown_on = grow_forest(public.x, public.y, classes, halves, shape.trees, shape.leaves, generator)
+        salt = even_salt(public.x, public.y, shape.folds)
+        folds, generator = fold_of(public.x, salt, shape.folds), stream(seed, Purpose.FOREST)
+        forest, judged_by = grow_forest(public.x, public.y, classes, folds, shape, generator)
         ones = LeafOnes(forest, classes)
         cells = ones.ones(ones.inputs(public.x), public.y, public.x.new_zeros(1, dtype=torch.float64))
         shares = cells.mean(0).view(forest.trees, forest.leaves, classes).cpu()
-        return cls(Grown(forest, classes, grown_on, salt, shape.smoothing), shares)
+        return cls(Grown(forest, classes, judged_by, salt, shape.smoothing, shape.sharpness), shares)
 
     def expectation(self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Agreement:
         """Return how well values are expected to agree with retraining, by rehearsal on public rows."""
         mechanism = choice.mechanism
         units = situation.averaged_units(mechanism.unit)
         noise = mechanism.noise_std(torch.from_numpy(situation.units)).numpy()
-        shape = ForestShape(self.grown.forest.trees, self.grown.forest.leaves, self.grown.smoothing)
+        grown = self.grown
+        numbers = grown.smoothing, grown.sharpness, grown.folds
+        shape = ForestShape(grown.forest.trees, grown.forest.leaves, *numbers)
         return expected_agreement(type(self).of_shape, shape, situation, units, noise)
 
     def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> LeafGame:
@@ -204,11 +205,11 @@ class Trees(Method):
 
     def header(self) -> dict[str, Any]:
         """Return the numbers of the forest's reading."""
-        return {"classes": self.grown.classes, "salt": self.grown.salt, "smoothing": self.grown.smoothing}
+        return {name: getattr(self.grown, name) for name in ("classes", "salt", "smoothing", "sharpness")}
 
     def tensors(self) -> Tensors:
         """Return the trees and the public shares for a file."""
-        beside = {"grown_on": torch.from_numpy(self.grown.grown_on), "public": self.public}
+        beside = {"judged_by": torch.from_numpy(self.grown.judged_by), "public": self.public}
         return self.grown.forest.tensors() | beside
 
     @classmethod
@@ -220,10 +221,11 @@ class Trees(Method):
         statistic.require_basis(basis)
         if len(origin) != statistic.width(0):
             raise DpvalueError(f"initial must have the {statistic.width(0)} numbers of the trees, got {len(origin)}")
-        grown_on, public = tensors.get("grown_on"), tensors.get("public")
-        if grown_on is None or grown_on.dtype != torch.int64 or grown_on.shape != (forest.trees,):
-            raise DpvalueError("the tensor 'method.grown_on' must be a whole number a tree")
-        grown = Grown(forest, classes, grown_on.numpy(), header["salt"], float(header["smoothing"]))
+        judged_by, public = tensors.get("judged_by"), tensors.get("public")
+        if judged_by is None or judged_by.dtype != torch.int64 or judged_by.shape != (forest.trees,):
+            raise DpvalueError("the tensor 'method.judged_by' must be a whole number a tree")
+        numbers = float(header["smoothing"]), float(header["sharpness"])
+        grown = Grown(forest, classes, judged_by.numpy(), header["salt"], *numbers)
         if public is None or public.dtype != torch.float64 or tuple(public.shape) != grown.shape:
             raise DpvalueError(f"the tensor 'method.public' must be float64 of shape {grown.shape}")
         if not bool((public >= 0).all()) or not bool((public.sum((1, 2)) - 1).abs().max() < 1e-6):

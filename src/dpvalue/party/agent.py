@@ -30,7 +30,7 @@ from dpvalue.privacy.ledger_entries import charges
 from dpvalue.protocol.archive import Key
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import Release, Request
-from dpvalue.storage import alone
+from dpvalue.storage import file_lock
 
 UNREADABLE = "it cannot be read"
 
@@ -140,7 +140,7 @@ class Agent:
 
         Answers with one ledger are serialised, so that the check of the budget and the charge are one step.
         """
-        with _refuse_with(UNABLE), nullcontext() if self.ledger is None else alone(self.ledger.path):
+        with _refuse_with(UNABLE), nullcontext() if self.ledger is None else file_lock(self.ledger.path):
             return self._answer_locked(content, request)
 
     def _answer_locked(self, content: bytes, request_bytes: bytes) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dpvalue.errors import DpvalueError, require_count
 from dpvalue.privacy.charges import Charge
-from dpvalue.storage import alone, write_whole
+from dpvalue.storage import file_lock, write_whole
 from dpvalue.stored import OBJECT, TEXT, fields, must_be, parse_json
 
 FORMAT_VERSION = 1
@@ -49,7 +49,7 @@ class Checkpoint:
         require_count("slot", slot, least=0)
         path = self.folder / f"release-{slot}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        with alone(path):
+        with file_lock(path):
             return self._release(path, slot, request, make)
 
     def _release(self, path: Path, slot: int, request: str, make: Callable[[], bytes]) -> bytes:

@@ -42,7 +42,7 @@ OURS = {
     "request": "Question of one round of a job: the models at which gradients are taken.",
     "release": "Noisy answer of a party to a request. Nothing else leaves a party.",
     "table": "All releases combined, one row per party. Every value is computed from it.",
-    "game": "Rule that assigns a worth to each coalition: refit, steps or scores.",
+    "game": "Rule that assigns a worth to each coalition: refit, steps, scores or counts in trees.",
     "description": "Release of a party in the refit game: a noisy mean gradient and its size.",
     "rehearsal": "Trial on public rows that predicts how good values will be.",
     "ceiling": "Largest AUC that a budget allows without a trusted curator.",

@@ -1,4 +1,4 @@
-"""A run's releases through a ledger or a checkpoint: what is asked, what it costs, and the bytes that are kept."""
+"""The releases of a run through a ledger or a checkpoint: request, charge and stored bytes."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from dpvalue.privacy.ledger import Ledger
 
 @dataclass(frozen=True)
 class Charging:
-    """A ledger or a checkpoint, and everything public that the releases of one run depend on.
+    """A ledger or a checkpoint, with the charge and the digest of all public inputs of one run.
 
-    Formal guarantee: what it returns is on the keeper's disk, and has been charged if the keeper is a ledger.
+    Formal guarantee: every returned release is on the keeper's disk, and charged if the keeper is a ledger.
     """
 
     keeper: Ledger | Checkpoint
@@ -36,10 +36,10 @@ class Charging:
     question: str
 
     def round(self, number: int, after: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """Return the release of a round, which follows from a table or model: the stored one, or else a new one."""
+        """Return the stored release of a round, or make and store it; `after` is the table or model before it."""
         request = _digest([self.question, str(number)], [after])
-        kept = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
-        return _unpacked(kept)["release"].to(after)
+        content = self.keeper.release(number, request, self.charge, lambda: _packed({"release": make()}))
+        return _unpacked(content)["release"].to(after)
 
     def walks(
         self,
@@ -48,10 +48,10 @@ class Charging:
         make: Callable[[], tuple[Tensor, dict[str, Estimate]]],
         kinds: dict[str, Floats],
     ) -> tuple[Tensor, dict[str, Estimate]]:
-        """Return the table and the values of a schedule that walks while it releases: one entry for all its releases.
+        """Return the table and the values of a schedule that walks while it releases, as one ledger entry.
 
-        Nothing of it leaves the process before the entry is on disk. `kinds` are the semivalues and their position
-        weights: values are part of what is kept, so what they are made by is part of the question.
+        Nothing leaves the process before the entry is on disk. `kinds` are the semivalues with their position weights;
+        they are part of the request, as the stored entry holds values.
         """
         if kinds and not utility.metric.by_name:
             raise DpvalueError("metric must not be a callable when values are kept on disk: name it, or use 'replay'")
@@ -65,8 +65,8 @@ class Charging:
             return _packed(tensors)
 
         weights = [torch.from_numpy(positions) for positions in kinds.values()]
-        judged = [utility.metric.name, str(utility.l2), *kinds] if kinds else []
-        request = _digest([self.question, "walks", *judged], weights)
+        valuation = [utility.metric.name, str(utility.l2), *kinds] if kinds else []
+        request = _digest([self.question, "walks", *valuation], weights)
         tensors = _unpacked(self.keeper.release(0, request, self.charge.times(releases), packed))
         estimates = {
             name: Estimate(**{field: tensors[f"{field}.{place}"].numpy() for field in FIELDS})
@@ -75,20 +75,20 @@ class Charging:
         return tensors["rows"], estimates
 
 
-def charging(
+def make_charging(
     keeper: Ledger | Checkpoint,
     choice: Choice,
     privacy: Privacy,
     contributions: Contributions,
     encoding: Encoding,
     public: PublicSet,
-    others: dict[str, object],
+    other_facts: dict[str, object],
 ) -> Charging:
-    """Return how a run is charged; `others` holds what else it depends on: names, permutations, seed."""
+    """Return the charging of a run; `other_facts` holds its other public inputs: names, permutations, seed."""
     mechanism = contributions.mechanism
     charge = charge_of(mechanism, contributions.units, privacy)
     facts = {
-        **others,
+        **other_facts,
         "model": choice.unit_numbers.digest(),
         "task": encoding.task,
         "classes": [str(label) for label in encoding.classes],

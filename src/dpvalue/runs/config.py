@@ -34,9 +34,9 @@ def _escaped(letter: re.Match[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """What is valued, against what, at which budget: a run's settings, flat as the options of `dpvalue run`.
+    """The settings of a run from files, as the flat options of `dpvalue run`.
 
-    A study (`dpvalue job`) has no private files, but the numbers of records (or persons) that it was planned for.
+    A study (`dpvalue job`) has no private files; `sizes` are its parties' numbers of records (or persons).
     """
 
     train: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class RunConfig:
 
     @property
     def privacy(self) -> Privacy | None:
-        """The budget of the run; None for none."""
+        """The budget of the run; None without privacy."""
         if not self.private:
             return None
         budget = self.epsilon, self.delta, self.unit, self.neighbours
@@ -112,20 +112,20 @@ class RunConfig:
 
     @property
     def fixed_task(self) -> str | None:
-        """The task that the options name; None where the public file shows it."""
-        named = {
+        """The task that the options name; None if the public file decides it."""
+        task_of_option = {
             "task": None if self.task == "auto" else self.task,
             "model": TASK_OF.get(self.model),
             "metric": METRICS[self.metric].task,
         }
-        fixed = {f"{name} {getattr(self, name)}": task for name, task in named.items() if task is not None}
+        fixed = {f"{name} {getattr(self, name)}": task for name, task in task_of_option.items() if task is not None}
         if len(set(fixed.values())) > 1:
             words = ", ".join(f"{option} is for {task}" for option, task in fixed.items())
             raise DpvalueError(f"task, model and metric must fit the same task: {words}")
         return next(iter(fixed.values()), None)
 
     def open_ledger(self) -> Ledger | None:
-        """Return the ledger that the run is charged to; raises for one that is not per this run's unit."""
+        """Return the ledger of the run, or None; raise if its unit differs from that of the run."""
         privacy = self.privacy
         if self.ledger is None or privacy is None:
             return None
@@ -138,11 +138,11 @@ class RunConfig:
         lines = ["# dpvalue run --config run.toml repeats this run (with fresh noise, unless a ledger keeps the old)."]
         if self.sizes:
             lines = ["# What a study was made by: dpvalue job verify makes its job again."]
-        for name, given in asdict(self).items():
-            if given is None:
+        for name, value in asdict(self).items():
+            if value is None:
                 continue
             # Strings, numbers, booleans and lists of strings are written the same in JSON and in TOML, but for escapes.
-            lines.append(f"{name} = {_NOT_ASCII.sub(_escaped, json.dumps(given, ensure_ascii=False))}")
+            lines.append(f"{name} = {_NOT_ASCII.sub(_escaped, json.dumps(value, ensure_ascii=False))}")
         return "\n".join(lines) + "\n"
 
 
@@ -154,41 +154,41 @@ def read_config(path: Path) -> dict[str, Any]:
         raise DpvalueError(f"{path} cannot be read as TOML: {error}") from None
 
 
-def parse_options(text: str, what: str) -> dict[str, Any]:
-    """Return the options in a TOML document, by name; `what` names it in errors."""
-    options: dict[str, Any] = parse(tomllib.loads, text, what, "cannot be read as TOML")
+def parse_options(text: str, source: str) -> dict[str, Any]:
+    """Return the options in a TOML document, by name; `source` names it in errors."""
+    options: dict[str, Any] = parse(tomllib.loads, text, source, "cannot be read as TOML")
     return options
 
 
-def make_config(given: dict[str, Any]) -> RunConfig:
+def make_config(options: dict[str, Any]) -> RunConfig:
     """Return the options as a `RunConfig`; raise for an unknown name, a wrong type or a missing one."""
     types = {field.name: str(field.type) for field in fields(RunConfig)}
-    for name, value in given.items():
+    for name, value in options.items():
         if name not in types:
             raise DpvalueError(f"unknown option {name!r}; the options are {', '.join(types)}")
         _require_type(name, value, types[name])
     for name in ("train", "test", "target"):
-        if not given.get(name) and not (name == "train" and given.get("sizes")):
+        if not options.get(name) and not (name == "train" and options.get("sizes")):
             hint = {"train": "the private files", "test": "--test, the public file", "target": "--target, the label"}
             raise DpvalueError(f"{name} must be given: {hint[name]}")
-    ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in given.items()}
+    ready: dict[str, Any] = {name: tuple(value) if name in _LISTS else value for name, value in options.items()}
     return RunConfig(**ready)
 
 
 def _require_type(name: str, value: Any, declared: str) -> None:
     if name == "sizes":
         ok = isinstance(value, list | tuple) and all(map(is_whole, value))
-        wanted = "a list of whole numbers below 2^63"
+        expected = "a list of whole numbers below 2^63"
     elif name in _LISTS:
         ok = isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
-        wanted = "a list of texts"
+        expected = "a list of texts"
     elif "str" in declared:
-        ok, wanted = isinstance(value, str), "a text"
+        ok, expected = isinstance(value, str), "a text"
     elif declared == "bool":
-        ok, wanted = isinstance(value, bool), "true or false"
+        ok, expected = isinstance(value, bool), "true or false"
     elif declared == "int":
-        ok, wanted = is_whole(value), "a whole number below 2^63"
+        ok, expected = is_whole(value), "a whole number below 2^63"
     else:
-        ok, wanted = isinstance(value, int | float) and not isinstance(value, bool), "a number"
+        ok, expected = isinstance(value, int | float) and not isinstance(value, bool), "a number"
     if not ok:
-        raise DpvalueError(f"{name} must be {wanted}, got {short(value)}")
+        raise DpvalueError(f"{name} must be {expected}, got {short(value)}")

@@ -1,4 +1,4 @@
-"""The demonstration: which hospital's data helps, when three of ten have bad labels and no record may be exposed."""
+"""The demonstration: ten hospitals with protected records, three of them with wrong labels."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def embedded(name: str) -> tuple[Floats, Ints]:
 
 def _breast_cancer() -> tuple[Floats, Ints]:
     """The file that scikit-learn reads: to import scikit-learn for it takes longer than a plan."""
-    found = find_spec("sklearn")
-    places = (found and found.submodule_search_locations) or [""]
+    spec = find_spec("sklearn")
+    places = (spec and spec.submodule_search_locations) or [""]
     path = Path(places[0]) / "datasets" / "data" / "breast_cancer.csv"
     if not path.is_file():  # of a version that keeps it elsewhere
         from sklearn.datasets import load_breast_cancer
@@ -53,8 +53,8 @@ def _breast_cancer() -> tuple[Floats, Ints]:
 def write_demo(folder: Path, seed: int = 0) -> dict[str, Any]:
     """Write the demonstration's files, and return the options of `dpvalue run` for them.
 
-    Ten made-up hospitals have 45 rows of scikit-learn's breast cancer set each; three of them have half of their labels
-    flipped, which the column `bad_labels` tells. The rest of the set is public. `seed` makes the hospitals.
+    Ten fictitious hospitals have 45 rows each of scikit-learn's breast cancer set. Three of them, marked in the column
+    `bad_labels`, have half of their labels flipped. The other rows are public. `seed` determines the hospitals.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Doing a run from files: release, value, write the folder; and valuing a folder's table once more."""
+"""Execute a run from files: release, value and write the folder; or value the table of a folder again."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from dpvalue.runs.config import RunConfig
 from dpvalue.runs.folder import (
     Folder,
     abandon,
-    forget_releases,
     has_releases,
     keep_table,
     keep_values,
+    remove_releases,
     start_releases,
     table_curves,
     values_frame,
@@ -52,8 +52,8 @@ from dpvalue.values.result import Result
 from dpvalue.values.table import Table
 
 
-def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Record:
-    """Return what is known of a run once its releases are made; enough to value them later."""
+def record_of_release(config: RunConfig, table: Table, plan: Plan | None) -> Record:
+    """Return the record of a run after its releases and before its values."""
     from dpvalue import __version__
 
     how = f"{table.schedule}, {table.method.released}, learning rate {table.learning_rate:.3g}"
@@ -71,8 +71,8 @@ def released_record(config: RunConfig, table: Table, plan: Plan | None) -> Recor
     )
 
 
-def valued_record(
-    record: Record, result: Result, known: GroundTruth | None, curves: list[Curve], pay: float | None = None
+def record_of_values(
+    record: Record, result: Result, truth: GroundTruth | None, curves: list[Curve], pay: float | None = None
 ) -> Record:
     """Return what is known once values are made; `pay` is a total to share by them."""
     assert result.utility is not None
@@ -85,7 +85,7 @@ def valued_record(
             names, result.walks, result.converged, len(result.utility.y), verdict, pay, game, metric, result.coverage()
         ),
         curves=tuple(_points(curve) for curve in curves),
-        detection=None if known is None else _detection(result, known),
+        detection=None if truth is None else _detection(result, truth),
     )
 
 
@@ -105,11 +105,11 @@ def _points(curve: Curve) -> CurveRecord:
     return CurveRecord(curve.kind, curve.order, shares, mean, spread, curve.retrained)
 
 
-def _detection(result: Result, known: GroundTruth) -> Detection:
-    values, marked = result.values[result.semivalues[0].name], known.marked
+def _detection(result: Result, truth: GroundTruth) -> Detection:
+    values, marked = result.values[result.semivalues[0].name], truth.marked
     k = int(marked.sum())
     return Detection(
-        column=known.column,
+        column=truth.column,
         auc=auc(values, marked),
         k=k,
         precision=precision_at(values, marked, k),
@@ -153,15 +153,15 @@ def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, g
             answers = run.answer(progress, kinds if along else ())
             table = run.combine(answers)
             del run  # and the encoded rows with it
-        record = released_record(config, table, plan)
+        record = record_of_release(config, table, plan)
         keep_table(folder, record, table)
     with _saying(lambda: _valued(folder, along and config.private)):
         if not along:
-            forget_releases(folder)
+            remove_releases(folder)
         result = value_answers(table, answers.estimates, settings, job.utility, kinds, progress)
         retrained = _retrained(job, parties, result, progress)
         done = finish(folder, result, *make_values(record, result, known, progress, config.pay, retrained))
-    forget_releases(folder)
+    remove_releases(folder)
     return done
 
 
@@ -176,7 +176,7 @@ def ask(
     """Read the private rows and hand them to the party's side of the run, which answers what was chosen to be asked."""
     parties, known = job.read(progress)
     if job.config.private and job.config.ledger is None:
-        prepared = prepared.keeping(start_releases(folder, job.config, goes_on))
+        prepared = prepared.with_checkpoint(start_releases(folder, job.config, goes_on))
     announce(prepared)
     return prepared.run(parties), parties, known
 
@@ -237,18 +237,18 @@ def value_table(
 def make_values(
     record: Record,
     result: Result,
-    known: GroundTruth | None,
+    truth: GroundTruth | None,
     progress: Progress,
     pay: float | None,
-    retrained: list[Curve] | None = None,
+    retraining_curves: list[Curve] | None = None,
 ) -> tuple[pd.DataFrame, Record]:
-    """Return what values.csv holds, with errors and intervals, and the record with all that is known once values are.
+    """Return the content of values.csv, with errors and intervals, and the record with the values.
 
-    `retrained` curves replace those of the table.
+    `retraining_curves` replace those of the table.
     """
     values = values_frame(result, progress, pay)
-    curves = table_curves(result, progress) if retrained is None else retrained
-    return values, valued_record(record, result, known, curves, pay)
+    curves = table_curves(result, progress) if retraining_curves is None else retraining_curves
+    return values, record_of_values(record, result, truth, curves, pay)
 
 
 def finish(folder: Path, result: Result, values: pd.DataFrame, record: Record) -> FinishedRun:
@@ -277,7 +277,7 @@ def revalue(
             raise DpvalueError(f"{test} has no column {name!r}")
     labels = read_labels(public[config.target], table.encoding.task)
     utility = Utility(public.only(schema.names), labels, metric=config.metric)
-    out = out or revalue_place(folder, semivalues, test, metric)
+    out = out or revalue_folder(folder, semivalues, test, metric)
     semivalues = semivalues or config.semivalue
     result = value_table(table, utility, semivalues, config.permutations, progress)
     again = replace(config, semivalue=semivalues, test=str(test), pay=config.pay if pay is None else pay)
@@ -287,8 +287,8 @@ def revalue(
     return finish(out, result, *make_values(record, result, None, progress, again.pay))
 
 
-def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
-    """Return where other values of a folder are written: there, if it has none yet; else into a folder inside."""
+def revalue_folder(folder: Folder, semivalues: tuple[str, ...], test: Path | None, metric: str | None = None) -> Path:
+    """Return the folder for new values of a table: its own if that has no values yet, otherwise a folder inside."""
     if not (folder.path / "values.csv").is_file():
         return folder.path
     kinds = semivalues or folder.config.semivalue
@@ -298,7 +298,7 @@ def revalue_place(folder: Folder, semivalues: tuple[str, ...], test: Path | None
 
 
 def _retrained(job: FileRun, parties: Parties, result: Result, progress: Progress) -> list[Curve] | None:
-    """Curves of models trained on raw rows, which only a run without privacy may show."""
+    """Curves of models trained on raw rows, for runs without privacy only."""
     if result.guarantee.private:
         return None
     curves: list[Curve] = []

@@ -1,10 +1,10 @@
-"""Federated learning, as the server sees it: one global model that keeps moving, and values round by round.
+"""Federated learning on the server's side: one global model, and values round by round (the paper's appendix).
 
-In round t every party is asked for its gradient at the global model. A party's contribution is its own release, or a
-combination of its releases (`Schedule`; decaying: X_tt = 0.75 - 0.7 t/k of the own one, the rest of the contribution
-before). A coalition moves the global model by the mean of its members' contributions, as federated averaging does; the
-round's values come from permutations. Then all parties move it. A party's value is the mean over the rounds after the
-burn-in. This is the paper's appendix; it takes a release, and a message, of every party in each round.
+In round t every party releases its gradient at the global model. Its contribution is that release, or a combination of
+its releases (`Schedule`; decaying: weight X_tt = 0.75 - 0.7 t/k on the new one, the rest on the last contribution). A
+coalition moves the global model by the mean of its members' contributions, as in federated averaging; the values of the
+round come from permutations. Then all parties move the model. A party's value is the mean over the rounds after the
+burn-in. Each round needs one release and one message of every party.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ PAPER = Schedule("decaying", burn_in=0.2)
 
 @dataclass(frozen=True, eq=False)
 class FederatedResult:
-    """What federated learning found.
+    """The result of federated learning.
 
-    Formal guarantee: a function of the parties' releases and of public things; `guarantee` says how private these are.
+    Formal guarantee: a function of the parties' releases and of public inputs; `guarantee` is that of all releases.
 
     Attributes:
-        names: of the parties.
-        estimates: of each semivalue, the mean over rounds; its errors are of the permutations alone.
-        model: the global model at the end, as one vector.
-        table: what the parties contributed to the last step (n, size).
-        utility: what the global model is worth at the end.
-        learning_rate: of its steps.
-        guarantee: what all rounds together spent.
+        names: the parties.
+        estimates: the mean over rounds, by semivalue; errors are those of the permutations only.
+        model: the final global model (size,).
+        table: the contributions of the parties to the last step (n, size).
+        utility: the utility of the final global model.
+        learning_rate: alpha.
+        guarantee: the guarantee of all rounds together.
 
     Example:
         >>> learned = dpv.federated(train, test, groups=sites, rounds=3, orders=10, privacy=None,
@@ -78,7 +78,8 @@ class FederatedResult:
 
     def __repr__(self) -> str:
         kinds = "; ".join(f"{name}: {extremes(self.names, values)}" for name, values in self.values.items())
-        return f"Learned({len(self.names)} parties, {kinds}, utility {self.utility:.4g}, {self.guarantee.terms})"
+        summary = f"{len(self.names)} parties, {kinds}, utility {self.utility:.4g}"
+        return f"FederatedResult({summary}, {self.guarantee.terms})"
 
     def __str__(self) -> str:
         lines = [f"utility of the global model: {self.utility:.4g}"]
@@ -89,16 +90,16 @@ class FederatedResult:
 
 @dataclass(frozen=True)
 class Learning:
-    """The server's side; it meets no private row, only what `ask` returns.
+    """The server's side of federated learning; it receives releases only.
 
     Attributes:
-        walker: the model, where it starts, and how far a step goes.
-        evaluate: what models are worth.
-        schedule: how a party's releases are combined, and from which round on values count.
-        rounds: k.
-        seed: of the permutations.
-        ask: how parties are asked, in the order of `names`.
-        names: of the parties.
+        walker: model, initial parameters and learning rate.
+        evaluate: the utility of models.
+        schedule: weights of a party's releases, and the burn-in.
+        rounds: the number of rounds k.
+        seed: seed of the permutations.
+        ask: returns the releases of a round, in the order of `names`.
+        names: the parties.
         guarantee: the guarantee of k releases.
     """
 
@@ -117,7 +118,7 @@ class Learning:
         self.schedule.first_valued(self.rounds)
 
     def run(self, orders: int = 100, kinds: tuple[Semivalue, ...] = (), progress: Progress = silent) -> FederatedResult:
-        """Train the global model, and value each round by so many permutations; Shapley values if no kind is given."""
+        """Train the global model, and value each round by `orders` permutations; Shapley values by default."""
         require_count("orders", orders)
         first, n = self.schedule.first_valued(self.rounds), len(self.names)
         estimators = {kind.name: Estimator(kind, n) for kind in kinds or semivalues("shapley")}
@@ -125,12 +126,12 @@ class Learning:
             progress("learning", 0, self.rounds)
             for number, (theta, combined) in enumerate(self._states()):
                 if number >= first:
-                    drawn = permutations(self.seed, Purpose.PERMUTATION, number * orders, orders, n)
-                    marginals = self._marginals(theta, combined, drawn)
+                    sampled_orders = permutations(self.seed, Purpose.PERMUTATION, number * orders, orders, n)
+                    marginals = self._marginals(theta, combined, sampled_orders)
                     for estimator in estimators.values():
-                        estimator.add(drawn, marginals)
+                        estimator.add(sampled_orders, marginals)
                 progress("learning", number + 1, self.rounds)
-            model = self._moved(theta, combined)
+            model = self._step(theta, combined)
             worth = float(self.evaluate(model[None])[0])
         return FederatedResult(
             names=self.names,
@@ -143,17 +144,17 @@ class Learning:
         )
 
     def at_rate(self, rate: float) -> Learning:
-        """Return the same with another learning rate."""
+        """Return a copy with another learning rate."""
         return replace(self, walker=replace(self.walker, learning_rate=rate))
 
     def best_rate(self) -> float:
-        """Return which of `RATES` ends with the best global model; it asks all rounds for each, so: of public rows."""
+        """Return the rate in `RATES` with the best final model; it repeats all rounds: for public rows only."""
         scores = []
         with self.walker.engine.threading():
             for rate in RATES:
-                trained = self.at_rate(rate)
-                *_, (theta, combined) = trained._states()
-                scores.append(float(self.evaluate(trained._moved(theta, combined)[None])[0]))
+                learning = self.at_rate(rate)
+                *_, (theta, combined) = learning._states()
+                scores.append(float(self.evaluate(learning._step(theta, combined)[None])[0]))
         return RATES[int(np.argmax(np.nan_to_num(scores, nan=-np.inf)))]
 
     def _states(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -164,9 +165,9 @@ class Learning:
             release = self.ask(number, theta[None], AtPoints(theta[None], theta.new_ones(1)))
             combined = combined.lerp(release, self.schedule.own_weight(number, number, self.rounds))
             yield theta, combined
-            theta = self._moved(theta, combined)
+            theta = self._step(theta, combined)
 
-    def _moved(self, theta: Tensor, combined: Tensor) -> Tensor:
+    def _step(self, theta: Tensor, combined: Tensor) -> Tensor:
         return theta - self.walker.learning_rate * combined.mean(0)
 
     def _marginals(self, theta: Tensor, combined: Tensor, orders: Ints) -> Floats:
@@ -174,13 +175,13 @@ class Learning:
         n, d = combined.shape
         members = torch.arange(1, n + 1, device=theta.device).unsqueeze(-1)
         start = self.evaluate(theta[None])
-        found = []
-        together = self.walker.engine.piece(2 * n * d, least=2048)
-        for some in torch.from_numpy(orders).to(theta.device).split(together):
-            models = theta - self.walker.learning_rate * (combined[some].cumsum(1) / members)
-            utilities = self.evaluate(models.flatten(0, 1)).view(len(some), n)
-            found.append(torch.cat([start.expand(len(some), 1), utilities], dim=1).diff(dim=1))
-        return torch.cat(found).cpu().numpy()
+        pieces = []
+        batch_size = self.walker.engine.piece(2 * n * d, least=2048)
+        for batch in torch.from_numpy(orders).to(theta.device).split(batch_size):
+            models = theta - self.walker.learning_rate * (combined[batch].cumsum(1) / members)
+            utilities = self.evaluate(models.flatten(0, 1)).view(len(batch), n)
+            pieces.append(torch.cat([start.expand(len(batch), 1), utilities], dim=1).diff(dim=1))
+        return torch.cat(pieces).cpu().numpy()
 
 
 def _require_learns(schedule: Schedule) -> None:
@@ -201,7 +202,7 @@ def federated(
     orders: int = 100,
     semivalues: str | Semivalue | tuple[str | Semivalue, ...] = ("shapley",),
     progress: bool | Progress = True,
-    **given: Unpack[EntryKeywords],
+    **keywords: Unpack[EntryKeywords],
 ) -> FederatedResult:
     """Train one model on all parties' data by federated learning, and value the parties round by round.
 
@@ -224,7 +225,7 @@ def federated(
         orders: permutations that value a round.
         semivalues: as in `dpvalue.value`.
         progress: show a bar on a terminal; or a callable (stage, done, total).
-        **given: as in `dpvalue.value`.
+        **keywords: as in `dpvalue.value`.
 
     Returns:
         the values, the global model, and what all rounds spent.
@@ -238,18 +239,18 @@ def federated(
         >>> learned.model.shape, learned.table.shape
         (torch.Size([4]), torch.Size([4, 4]))
     """
-    if "permutations" in given:
+    if "permutations" in keywords:
         raise DpvalueError("permutations must not be given for federated learning: give rounds and orders")
     kinds = _semivalues(semivalues)
     require_count("orders", orders)
-    asked, labels = read_keywords(settings, given)
+    run_settings, labels = read_keywords(settings, keywords)
     private, public = read_data(parties, utility, *labels)
-    with asked.engine.threading(), reporting(progress) as tell:
-        prepared = prepare_learning(public, asked, rounds, *private.counts(asked.privacy))
+    with run_settings.engine.threading(), reporting(progress) as tell:
+        prepared = prepare_learning(public, run_settings, rounds, *private.counts(run_settings.privacy))
         announce(prepared)
-        found = learn(prepared.run(private), orders, kinds, tell)
-    warn_if_not_finite(found.estimates)
-    return found
+        result = learn(prepared.run(private), orders, kinds, tell)
+    warn_if_not_finite(result.estimates)
+    return result
 
 
 def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: Ints, units: Ints) -> PreparedRun:
@@ -257,12 +258,12 @@ def prepare_learning(utility: Utility, settings: Settings, rounds: int, sizes: I
     require_count("rounds", rounds)
     rate, schedule = settings.learning_rate, settings.resolved_schedule if settings.schedule else PAPER
     _require_learns(schedule)
-    asked = replace(settings, schedule=schedule, permutations=rounds)
-    prepared = prepare(utility, replace(asked, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
+    run_settings = replace(settings, schedule=schedule, permutations=rounds)
+    prepared = prepare(utility, replace(run_settings, learning_rate=RATES[0] if rate == "auto" else rate), sizes, units)
     if rate == "auto":
-        found = _stand_ins(prepared).best_rate()
-        situation = replace(prepared.situation, settings=replace(asked, learning_rate=found))
-        return replace(prepared, situation=situation, choice=replace(prepared.choice, learning_rate=found))
+        best_rate = _stand_ins(prepared).best_rate()
+        situation = replace(prepared.situation, settings=replace(run_settings, learning_rate=best_rate))
+        return replace(prepared, situation=situation, choice=replace(prepared.choice, learning_rate=best_rate))
     return prepared
 
 
@@ -311,13 +312,13 @@ def learning_for(prepared: PreparedRun, names: tuple[str | int, ...], ask: Ask) 
 
 
 def _stand_ins(prepared: PreparedRun) -> Learning:
-    """The same learning by stand-ins: rows of one half of the public set, with the planned noise; the other judges."""
+    """Federated learning of stand-ins from one half of the public set, with planned noise; the other half judges."""
     situation, choice, engine = prepared.situation, prepared.choice, prepared.situation.settings.engine
     mechanism, public, initial = choice.mechanism, situation.public, choice.initial
     generator = stream(situation.settings.seed, Purpose.TUNING)
-    one, other = np.array_split(generator.permutation(len(public.x)), 2)
+    training_rows, judging_rows = np.array_split(generator.permutation(len(public.x)), 2)
     sizes = situation.units if mechanism.per_unit else situation.sizes
-    rows = public.stand_ins(generator.choice(one, int(sizes.sum())), sizes, initial)
+    rows = public.stand_ins(generator.choice(training_rows, int(sizes.sum())), sizes, initial)
     noise = noise_source("fast", int(generator.integers(2**31)))
     answering = Responder(
         Contributions(choice.unit_numbers, rows, mechanism.for_public_rows(), engine),
@@ -325,14 +326,14 @@ def _stand_ins(prepared: PreparedRun) -> Learning:
         np.arange(situation.n),
         initial,
     )
-    judges = torch.from_numpy(other).to(public.x.device)
+    judging_indices = torch.from_numpy(judging_rows).to(public.x.device)
 
-    def ask(number: int, after: Tensor, asked: Query) -> Tensor:
-        return answering.answer(number, asked)
+    def ask(number: int, state: Tensor, query: Query) -> Tensor:
+        return answering.answer(number, query)
 
-    half = replace(public, x=public.x[judges], y=public.y[judges], metric=LOSS, l2=0.0)
+    judging_set = replace(public, x=public.x[judging_indices], y=public.y[judging_indices], metric=LOSS, l2=0.0)
     learning = learning_for(prepared, tuple(range(situation.n)), ask)
-    return replace(learning, evaluate=Evaluator(half, choice.walk_model, engine))
+    return replace(learning, evaluate=Evaluator(judging_set, choice.walk_model, engine))
 
 
 _semivalues = semivalues  # the argument of federated shadows the function

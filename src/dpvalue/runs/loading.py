@@ -1,6 +1,6 @@
-"""Reading saved tables and results back: what a file holds is checked, then made into what it was.
+"""Load saved tables and results, after checking the content of the file.
 
-Whoever can write a file can make its digest, so a right digest says nothing of what the header claims.
+The writer of a file can compute its digest, so a correct digest does not vouch for the header.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 def check_saved(header: Any, tensors: dict[str, Tensor]) -> Method:
-    """Return the method of a table; raise unless header and tensors are one, or a result, and all fits together."""
+    """Return the method of a table; raise unless header and tensors form a valid table or result."""
     OBJECT("its header", header)
     _TABLE("", header)
     n, basis = len(header["names"]), tensors.get("basis")
     initial = _tensor(tensors, "initial", _FLOATS, (None,))
     width = len(initial) if basis is None else len(_tensor(tensors, "basis", _FLOATS, (None, len(initial))))
-    stored = header["method"]
+    method_header = header["method"]
     payload = {name.removeprefix(METHOD): part for name, part in tensors.items() if name.startswith(METHOD)}
-    method = method_named(stored["name"]).from_parts(stored, payload, initial, basis)
+    method = method_named(method_header["name"]).from_parts(method_header, payload, initial, basis)
     _tensor(tensors, "rows", _FLOATS, (n, method.statistic.width(width)))
     _tensor(tensors, "noise_std", (torch.float64,), (n,))
     if (_tensor(tensors, "sizes", (torch.int64,), (n,)) < 0).any():
@@ -80,19 +80,19 @@ def _tensor(
         raise DpvalueError(f"the tensor {name!r} is missing")
     tensor = tensors[name]
     fits = tensor.dim() == len(shape) and all(
-        size == wanted or (wanted is None and size > 0) for size, wanted in zip(tensor.shape, shape, strict=True)
+        size == expected or (expected is None and size > 0) for size, expected in zip(tensor.shape, shape, strict=True)
     )
     if not fits or tensor.dtype not in kinds:
-        wanted = tuple("any" if size is None else size for size in shape)
+        expected = tuple("any" if size is None else size for size in shape)
         types = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
         raise DpvalueError(
-            f"the tensor {name!r} must be {types} of shape {wanted}, got {tensor.dtype} of {tuple(tensor.shape)}"
+            f"the tensor {name!r} must be {types} of shape {expected}, got {tensor.dtype} of {tuple(tensor.shape)}"
         )
     return tensor
 
 
 def _describes(kind: Callable[..., object]) -> Check:
-    """A check that fields describe a value that checks itself."""
+    """A check that the fields construct a valid object."""
 
     def check(name: str, stored: Any) -> None:
         build(kind, name, stored)
@@ -148,26 +148,26 @@ def load(path: str | Path, model: ModelFactory | None = None, preprocess: Any = 
     table = table_of_parts(header, tensors, repr(str(path)), model, preprocess)
     if "result" not in header:
         return table
-    stored = header["result"]
-    kinds = tuple(_named(name) for name in stored["semivalues"])
+    header_of_result = header["result"]
+    kinds = tuple(_semivalue_named(name) for name in header_of_result["semivalues"])
     estimates = {
         kind.name: Estimate(**{field: tensors[f"{field}.{number}"].numpy() for field in FIELDS})
         for number, kind in enumerate(kinds)
     }
-    engine = Local(dtype=stored["engine"]["dtype"])  # device, threads and memory are for the machine at hand
-    return Result(table, kinds, estimates, stored["walks"], stored["converged"], None, engine)
+    engine = Local(dtype=header_of_result["engine"]["dtype"])  # device, threads and memory are for the machine at hand
+    return Result(table, kinds, estimates, header_of_result["walks"], header_of_result["converged"], None, engine)
 
 
 def table_of_parts(
-    header: dict[str, Any], tensors: Tensors, what: str, model: ModelFactory | None = None, preprocess: Any = None
+    header: dict[str, Any], tensors: Tensors, source: str, model: ModelFactory | None = None, preprocess: Any = None
 ) -> Table:
-    """Return the table that a header and tensors hold, checked; `what` names them in errors."""
+    """Return the table that a header and tensors hold, checked; `source` names them in errors."""
     try:
         method = check_saved(header, tensors)
     except DpvalueError as error:  # a header that this library did not write
-        raise DpvalueError(f"{what} is not a whole dpvalue file: {error}") from None
-    named = header["model"] in KINDS
-    if named and model is not None:
+        raise DpvalueError(f"{source} is not a whole dpvalue file: {error}") from None
+    is_named = header["model"] in KINDS
+    if is_named and model is not None:
         raise DpvalueError(f"model must not be given: the file was made with the model {header['model']!r}")
     schedule = Schedule(**header["schedule"])
     return Table(
@@ -177,15 +177,15 @@ def table_of_parts(
         guarantee=read(Guarantee, header["guarantee"]),
         initial=tensors["initial"],
         basis=tensors.get("basis"),
-        model=header["model"] if named else model,
+        model=header["model"] if is_named else model,
         encoding=encoding_from_json(header["encoding"], preprocess),
         origin=Origin(schedule, header["permutations"], header["expected_auc"], tensors["sizes"].numpy()),
         method=method,
     )
 
 
-def _named(name: str) -> Semivalue:
-    """The semivalue of this name; a custom one keeps its values, but its weights are not in the file."""
+def _semivalue_named(name: str) -> Semivalue:
+    """The semivalue of a name; a custom one keeps its values, but files do not hold its weights."""
     try:
         return semivalue(name)
     except DpvalueError:

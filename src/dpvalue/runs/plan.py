@@ -27,7 +27,7 @@ from dpvalue.privacy.budget import Privacy
 from dpvalue.privacy.guarantees import Guarantee, guarantee
 from dpvalue.privacy.laws import find_law
 from dpvalue.protocol.schedule import Schedule
-from dpvalue.runs.costs import Costs, stated_costs, timed_costs
+from dpvalue.runs.costs import Costs, byte_costs, measured_costs
 from dpvalue.runs.plan_page import CAN_WORK, TOO_VAGUE, Bounds, Plan, Sizes, TargetAUC
 from dpvalue.runs.run import PreparedRun, open_setting
 
@@ -169,7 +169,7 @@ def _with_data(utility: Utility, settings: Settings, sizes: Ints, units: Ints, a
     rehearsal = None if method.one_release else situation.rehearsal()
     choice = choose(situation, rehearsal)
     expected = choice.method.expectation(situation, choice, rehearsal)
-    costs = timed_costs(situation, choice, time.perf_counter() - began) if timed else stated_costs(situation, choice)
+    costs = measured_costs(situation, choice, time.perf_counter() - began) if timed else byte_costs(situation, choice)
     run_guarantee = choice.guarantee
     assert run_guarantee.epsilon is not None
     assert run_guarantee.noise_multiplier is not None

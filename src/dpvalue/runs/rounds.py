@@ -1,8 +1,8 @@
-"""What a run asks parties, round by round: its job, the questions of its rounds, and the table of what is released.
+"""The rounds of a run: its job, the queries of its rounds, and the table of the releases.
 
-One noisy message per party and round, however many models it is asked at. The first round is asked at public points, a
-later one at the models before each party on walks over the table so far: both are functions of earlier releases and of
-public things.
+A party makes one noisy release per round, for any number of models. The first round uses public points. A later round
+uses the models before each party on walks over the table so far. Both depend only on earlier releases and public
+inputs.
 """
 
 from __future__ import annotations
@@ -68,67 +68,80 @@ def make_job(
     target: str | None = None,
     recipe: str = "",
 ) -> Job:
-    """Return what parties are asked, for schedules of rounds, or federated learning, under differential privacy.
+    """Return the job of a run with privacy, for schedules of rounds and for federated learning.
 
     Formal guarantee: a function of the public set, the settings and the parties' public sizes.
 
     Args:
         situation: what choices were made from.
-        encoding: how rows become numbers.
-        choice: what was chosen.
-        names: the parties of a simulation, in the order of the table; nobody else's are part of a job.
+        encoding: the encoding of rows.
+        choice: all choices of the run.
+        names: the parties of a simulation, in the order of the table; a job without simulation holds no names.
         target: the column of labels in parties' files.
-        recipe: the options that the job was made by.
+        recipe: the options of the job.
     """
     settings, public = situation.settings, situation.public
     if settings.privacy is None or not (choice.schedule.in_rounds or choice.schedule.learns):
         raise DpvalueError("a job needs privacy and either federated learning or the schedule 'replay' or 'lagged'")
-    wide, least = choice.method.choice_by_size(situation, choice)
-    points = wide.points[:, None] if wide.points.dim() == 2 else wide.points
+    choice_by_size, least_units = choice.method.choice_by_size(situation, choice)
+    points = choice_by_size.points[:, None] if choice_by_size.points.dim() == 2 else choice_by_size.points
     return Job(
         encoding=encoding,
-        model=PublicModel(settings.model, situation.model.digest(), wide.method.tensors().get("trunk")),
-        origin=_flushed(choice.initial if choice.basis is None else choice.basis.origin),
-        basis=None if choice.basis is None else _flushed(choice.basis.vectors),
+        model=PublicModel(settings.model, situation.model.digest(), choice_by_size.method.tensors().get("trunk")),
+        origin=_flush_denormals(choice.initial if choice.basis is None else choice.basis.origin),
+        basis=None if choice.basis is None else _flush_denormals(choice.basis.vectors),
         mechanism=choice.mechanism,
         course=RoundPlan(
-            choice.releases, _flushed(points.transpose(0, 1)), choice.shares.cpu(), torch.from_numpy(least)
+            choice.releases,
+            _flush_denormals(points.transpose(0, 1)),
+            choice.shares.cpu(),
+            torch.from_numpy(least_units),
         ),
         privacy=settings.privacy,
         simulation=None if settings.noise == "secure" else Simulation(settings.seed, tuple(map(str, names))),
-        about=JobNotes(public_digest(public), target, recipe, settings.seed, _blank(settings, wide, encoding, least)),
+        about=JobNotes(
+            public_digest(public),
+            target,
+            recipe,
+            settings.seed,
+            _empty_table(settings, choice_by_size, encoding, least_units),
+        ),
         dtype=str(settings.engine.torch_dtype).removeprefix("torch."),
         statistic=choice.method.statistic,
     )
 
 
 def public_digest(public: PublicSet) -> str:
-    """Return what a job knows its public set by."""
+    """Return the digest of a public set in a job."""
     return digest({"metric": public.metric.name, "l2": public.l2}, {"x": public.x, "y": public.y})
 
 
-def _blank(settings: Settings, wide: Choice, encoding: Encoding, least: Ints) -> Parts:
-    """A table of stand-ins, one for each range of sizes, without what the job holds itself."""
-    points = wide.points
-    rows = torch.zeros(len(least), points.shape[-1], dtype=points.dtype)
+def _empty_table(settings: Settings, choice_by_size: Choice, encoding: Encoding, least_units: Ints) -> Parts:
+    """A table of one stand-in per range of sizes, without the parts that the job holds."""
+    points = choice_by_size.points
+    rows = torch.zeros(len(least_units), points.shape[-1], dtype=points.dtype)
     header, tensors = make_table(
-        settings, wide, encoding, rows, tuple(least.tolist()), np.zeros(len(least)), least
+        settings, choice_by_size, encoding, rows, tuple(least_units.tolist()), np.zeros(len(least_units)), least_units
     ).parts()
-    held = {"initial", "basis", f"{METHOD}trunk", *(f"{METHOD}{name}" for name in wide.method.statistic.tensors())}
+    held = {
+        "initial",
+        "basis",
+        f"{METHOD}trunk",
+        *(f"{METHOD}{name}" for name in choice_by_size.method.statistic.tensors()),
+    }
     return (
         {name: part for name, part in header.items() if name != "encoding"},
         {name: part for name, part in tensors.items() if name not in held},
     )
 
 
-def _flushed(numbers: Tensor) -> Tensor:
-    """Numbers without those so small that a processor may be slow with them, or take them for zero."""
+def _flush_denormals(numbers: Tensor) -> Tensor:
+    """Numbers with denormals set to zero: processors may be slow with them, or round them to zero."""
     return torch.where(numbers.abs() < _DENORMAL, 0.0, numbers).cpu().contiguous()
 
 
 Ask = Callable[[int, Tensor, Query], Tensor]
-"""Takes a round, what it follows from (the table so far, or the global model), and what is asked; returns what all
-parties release (n, size)."""
+"""Takes a round, its state (the table so far, or the global model) and its query; returns all releases (n, size)."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +149,13 @@ class Rounds:
     """R rounds of B probes, the first at public points.
 
     Attributes:
-        walker: the public side of a walk.
-        parties: how many are asked.
-        seed: of the permutations.
+        walker: model, initial parameters and learning rate of walks.
+        parties: number of parties.
+        seed: seed of the permutations.
         rounds: R.
         probes: B.
-        start: what the first round asks.
-        ask: how parties are asked.
+        start: the query of the first round.
+        ask: returns the releases of a round.
     """
 
     walker: Walker
@@ -154,9 +167,9 @@ class Rounds:
     ask: Ask
 
     def run(self, progress: Progress, before_round: Callable[[int, Tensor, Ints], None] | None = None) -> Tensor:
-        """Ask all rounds and return the table, the mean of the releases of each party (n, size).
+        """Run all rounds and return the table, the mean of the releases of each party (n, size).
 
-        `before_round` is shown the number of each round after the first, the table it walks with, and its permutations.
+        `before_round` receives the number of each round after the first, its table and its permutations.
         """
         initial = self.walker.initial
         total = torch.zeros(self.parties, self.walker.model.size, dtype=initial.dtype, device=initial.device)
@@ -172,7 +185,7 @@ class Rounds:
 
 
 def on_walks(walker: Walker, table: Tensor, orders: Ints) -> OnWalks:
-    """Return the question for everybody's gradient at the model before it on each of the walks (k, n) over a table."""
+    """Return the query for each party's gradient at the model before it, on the walks (k, n) over a table."""
 
     def pieces() -> Iterator[tuple[Tensor, Tensor]]:
         for walks, positions, before, _ in walker.prefixes(table, orders):
@@ -181,23 +194,23 @@ def on_walks(walker: Walker, table: Tensor, orders: Ints) -> OnWalks:
     return OnWalks(len(orders), pieces)
 
 
-def requests(asked: Query, job: str, number: int, parties: int) -> list[Request]:
-    """Return what each party is asked in a round, as messages of their own."""
-    if isinstance(asked, AtPoints):
-        if asked.points.dim() == 3:
-            return [Request(job, number, own, asked.shares) for own in asked.points.unbind(1)]
-        return [Request(job, number, asked.points, asked.shares)] * parties
+def requests(query: Query, job: str, number: int, parties: int) -> list[Request]:
+    """Return the request of each party in a round."""
+    if isinstance(query, AtPoints):
+        if query.points.dim() == 3:
+            return [Request(job, number, party_points, query.shares) for party_points in query.points.unbind(1)]
+        return [Request(job, number, query.points, query.shares)] * parties
     points: list[list[Tensor]] = [[] for _ in range(parties)]
-    for who, models in asked.pieces():
-        for party, model in zip(who.tolist(), models, strict=True):
+    for party_indices, models in query.pieces():
+        for party, model in zip(party_indices.tolist(), models, strict=True):
             points[party].append(model)
-    return [Request(job, number, torch.stack(own)) for own in points]
+    return [Request(job, number, torch.stack(party_points)) for party_points in points]
 
 
 def require_answer(release: Release, job: Job, request: Request, name: str) -> None:
-    """Raise unless a release is a party's answer to a request: the right job, round and shape, and finite numbers."""
-    given = release.job, release.request, release.round, release.party
-    if given != (job.digest, request.digest, request.round, name):
+    """Raise unless a release answers a request of a party: same job, round and shape, and finite numbers."""
+    answer = release.job, release.request, release.round, release.party
+    if answer != (job.digest, request.digest, request.round, name):
         raise DpvalueError(f"the release of {name!r} does not answer round {request.round} of this job")
     if release.numbers.shape != (job.size,) or not bool(release.numbers.isfinite().all()):
         raise DpvalueError(f"the release of {name!r} must be {job.size} finite numbers")

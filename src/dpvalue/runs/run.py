@@ -1,4 +1,4 @@
-"""One run: every setting decided from public things, then the releases, and the values made along the way."""
+"""One local run: all choices from public inputs, then the releases, and the values made along the way."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from dpvalue.progress import Progress
 from dpvalue.protocol.job import Job
 from dpvalue.protocol.messages import AtPoints, Query
 from dpvalue.protocol.projection import Projection
-from dpvalue.runs.charging import Charging, charging
+from dpvalue.runs.charging import Charging, make_charging
 from dpvalue.runs.rounds import Rounds, make_job, make_table
 from dpvalue.values.result import Result
 from dpvalue.values.table import Table
@@ -57,10 +57,10 @@ class Answers(NamedTuple):
 
 @dataclass(frozen=True)
 class Run:
-    """A run with every setting decided, before anything is released; made by `prepare`.
+    """A run with its parties, before any release; made by `PreparedRun.run`.
 
-    `sizes` are the parties' public numbers of records; of persons, where these are protected. `witness` is shown every
-    release, as an observer of all messages sees them.
+    `sizes` are the parties' public numbers of records, or of persons for unit "person". `witness` receives every
+    release, as an observer of all messages does.
     """
 
     settings: Settings
@@ -77,7 +77,7 @@ class Run:
     witness: Witness = no_witness
 
     def release(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> tuple[Table, dict[str, Estimate]]:
-        """Make the releases and their table; value `kinds` along the way, as the paper's schedules and `lagged` do."""
+        """Make the releases and their table; value `kinds` along the way, for the paper's schedules and `lagged`."""
         answers = self.answer(progress, kinds)
         return self.combine(answers), answers.estimates
 
@@ -124,25 +124,25 @@ class Run:
 
     @cached_property
     def evaluate(self) -> Evaluator:
-        """The utility of models; for methods that walk."""
+        """The utility of models, for methods that walk."""
         return Evaluator(self.public, self.choice.walk_model, self.settings.engine)
 
     @property
     def answering(self) -> Responder:
-        """All parties in this process, ready to answer together."""
+        """The mechanism of all parties in this process, which answers queries together."""
         return Responder(self.contributions, self.noise, np.arange(self.contributions.n), self.walker.initial)
 
-    def ask(self, number: int, after: Tensor, asked: Query) -> Tensor:
-        """Return what all parties release in a round: their answer now, or the one that a keeper has (`rounds.Ask`)."""
-        make = partial(self.answering.answer, number, asked)
-        release = make() if self.charging is None else self.charging.round(number, after, make)
+    def ask(self, number: int, state: Tensor, query: Query) -> Tensor:
+        """Return the releases of a round (n, size): new ones, or those that a keeper stores (`rounds.Ask`)."""
+        make = partial(self.answering.answer, number, query)
+        release = make() if self.charging is None else self.charging.round(number, state, make)
         self.witness(torch.arange(len(release), device=release.device), release)
         return release
 
     def walks(self) -> InterleavedReleases:
-        """Return the walks and releases of a paper schedule, to be run."""
+        """Return the walks of a schedule of the paper, which release while they walk."""
         schedule, permutations = self.choice.schedule, self.settings.permutations
-        like, n = self.walker.initial, self.contributions.n
+        initial, n = self.walker.initial, self.contributions.n
         return InterleavedReleases(
             walker=self.walker,
             contributions=self.contributions,
@@ -151,23 +151,23 @@ class Run:
             schedule=schedule,
             permutations=permutations,
             witness=self.witness,
-            compiled=runs_compiled(self.contributions, schedule, permutations, n, like),
+            compiled=runs_compiled(self.contributions, schedule, permutations, n, initial),
         )
 
-    def kept_by(self, keeper: Ledger | Checkpoint) -> Run:
-        """Return the run with its releases kept on disk; charged to a ledger, which raises if it protects others."""
+    def with_keeper(self, keeper: Ledger | Checkpoint) -> Run:
+        """Return the run with releases stored by a keeper; raise if a ledger protects other units."""
         privacy = self.settings.privacy
         assert privacy is not None
         if isinstance(keeper, Ledger):
             keeper.require_holding(self.holding, privacy)
         facts = {"names": self.names, "permutations": self.settings.permutations, "seed": self.settings.seed}
-        charged = charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
-        return replace(self, charging=charged)
+        charging = make_charging(keeper, self.choice, privacy, self.contributions, self.encoding, self.public, facts)
+        return replace(self, charging=charging)
 
     def _value_round(
         self, add: Callable[[Ints, Floats], None], probes: int, number: int, table: Tensor, orders: Ints
     ) -> None:
-        """Value the permutations of a round of `lagged` that lie after the burn-in, with the table it walks with."""
+        """Value the permutations of a `lagged` round after the burn-in, with the table of the round."""
         first = self.choice.schedule.first_valued(self.settings.permutations)
         valued = orders[max(first - number * probes, 0) :]
         if len(valued):
@@ -175,7 +175,7 @@ class Run:
 
     @property
     def guarantee(self) -> Guarantee:
-        """The guarantee; it says when an old answer was given again."""
+        """The guarantee, with the day of a stored release that was returned again."""
         returned = {} if self.charging is None else self.charging.keeper.repeat_dates
         guarantee, day = self.choice.guarantee, min(returned.values(), default="")[:10]
         return replace(guarantee, charged=replace(guarantee.charged, returned=day)) if day else guarantee
@@ -190,7 +190,7 @@ class Run:
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """All of a run that public things decide, before a private row is read; made by `prepare`."""
+    """The choices of a run from public inputs, before a private row is read; made by `prepare`."""
 
     situation: Situation
     encoding: Encoding
@@ -203,31 +203,31 @@ class PreparedRun:
         return self.situation.sizes, self.situation.units
 
     def job(self, names: Sequence[str | int] = (), target: str | None = None, recipe: str = "") -> Job:
-        """Return what parties are asked; arguments as in `make_job`."""
+        """Return the job of the run; arguments as in `make_job`."""
         return make_job(self.situation, self.encoding, self.choice, names, target, recipe)
 
-    def keeping(self, checkpoint: Path) -> PreparedRun:
-        """Return the same with releases that a folder keeps as they are made."""
+    def with_checkpoint(self, checkpoint: Path) -> PreparedRun:
+        """Return the run with a checkpoint folder that stores releases."""
         return replace(
             self, situation=replace(self.situation, settings=replace(self.situation.settings, checkpoint=checkpoint))
         )
 
     def run(self, parties: Parties) -> Run:
-        """Return the run for these parties; their rows go to the party's side, and to nothing else."""
+        """Return the run for these parties; their rows go to the party's side only."""
         require_other_rows(parties, self.utility)
         settings, public = self.situation.settings, self.situation.public
         if any(not np.array_equal(*pair) for pair in zip(parties.counts(settings.privacy), self.sizes, strict=True)):
             raise DpvalueError("parties must have the sizes that the run was planned for")
-        of = "rows" if parties.holding.parties == ROWS else "named parties"
+        protected = "rows" if parties.holding.parties == ROWS else "named parties"
         guarantee = self.choice.guarantee
-        charged = replace(guarantee.charged, parties=of, person=parties.person_column)
+        charged = replace(guarantee.charged, parties=protected, person=parties.person_column)
         choice = replace(self.choice, guarantee=replace(guarantee, charged=charged) if guarantee.private else guarantee)
         privacy, engine = settings.privacy, settings.engine
         is_secure = privacy is not None and settings.noise == "secure"
-        behind = PrivacyBoundary(
+        boundary = PrivacyBoundary(
             choice.unit_numbers, choice.mechanism, self.encoding, privacy, engine.torch_dtype, is_secure
         )
-        contributions = behind.enclose(parties, engine)
+        contributions = boundary.enclose(parties, engine)
         run = Run(
             settings=settings,
             choice=choice,
@@ -238,35 +238,35 @@ class PreparedRun:
             names=parties.names,
             sizes=self.situation.sizes,
             holding=parties.holding,
-            # Without privacy nothing is drawn: such a run does not need the package behind "secure".
+            # A run without privacy draws no noise, and does not need the package behind "secure".
             noise=noise_source(settings.noise if privacy else "fast", settings.seed),
         )
         keeper = settings.keeper
-        return run if keeper is None else run.kept_by(keeper)
+        return run if keeper is None else run.with_keeper(keeper)
 
 
 def prepare(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> PreparedRun:
-    """Decide every setting from public things: the utility, and of the parties their numbers of rows and units."""
+    """Return the choices of a run from public inputs: the utility, and the parties' numbers of rows and units."""
     situation, encoding = open_setting(utility, settings, sizes, units)
     return PreparedRun(situation, encoding, choose(situation), utility)
 
 
 def run_for(parties: Parties, utility: Utility, settings: Settings) -> Run:
-    """Return the run for parties, from the start: of them only their names and sizes are used to decide on settings."""
+    """Return the run for parties; its choices use only their names and sizes."""
     prepared = prepare(utility, settings, *parties.counts(settings.privacy))
     announce(prepared)
     return prepared.run(parties)
 
 
 def announce(prepared: PreparedRun) -> None:
-    """Say what a run is about to do, before it does: warn of a large delta, refuse what cannot work."""
+    """Log the choices of a run before its releases; warn of a large delta, and raise if the run cannot work."""
     choice, situation = prepared.choice, prepared.situation
     warn_of_large_delta(choice.guarantee, int(situation.units.sum()))
     situation.settings.engine.require_room(situation.n, choice.model.size)
     if not situation.public.metric.by_name:
         Evaluator(situation.public, situation.model, situation.settings.engine)(
             situation.initial[None]
-        )  # one that fails has cost nothing
+        )  # a callable that fails spends nothing here
     logger.info(
         "schedule %s, projection %s, clip %s, learning rate %.4g. %s",
         choice.schedule, choice.projection, choice.mechanism.clip, choice.learning_rate, choice.guarantee,
@@ -288,7 +288,7 @@ def value_prepared(prepared: PreparedRun, parties: Parties, kinds: tuple[Semival
 
 
 def value_run(run: Run, utility: Utility, kinds: tuple[Semivalue, ...], progress: Progress) -> Result:
-    """Make the releases of a run and value them, as its schedule does: along the way, or after."""
+    """Make the releases of a run and value them: along the way or afterwards, by its schedule."""
     answers = run.answer(progress, () if run.choice.schedule.kind == "replay" else kinds)
     return value_answers(run.combine(answers), answers.estimates, run.settings, utility, kinds, progress)
 
@@ -318,7 +318,7 @@ def value_answers(
 
 
 def open_setting(utility: Utility, settings: Settings, sizes: Ints, units: Ints) -> tuple[Situation, Encoding]:
-    """Return everything that choices are made from, and the encoding of the public set."""
+    """Return the public inputs of all choices, and the encoding of the public set."""
     dtype, device = settings.engine.torch_dtype, settings.engine.torch_device
     encoding = utility.encoding(settings.model, settings.preprocess, settings.classes)
     public = utility.encode(encoding, dtype, device)

@@ -1,8 +1,8 @@
-"""A run from files: the public file is read, the private ones are peeked at, and a plan is made.
+"""The files of a run: read the public file, and the public properties of the private files, for a plan.
 
-Private files are opened twice. `open_run` reads the names of their columns and their numbers of lines; with `group` (or
-`person`), that column too, which tells the party of each line (the number of persons of each party): what is public of
-them, and until the user has agreed nothing else is read. `FileRun.read` reads the rows.
+Private files are opened twice. `open_run` reads their column names and numbers of lines; with `group` (or `person`)
+also that column, for the party of each line (the number of persons of each party). These are public. Nothing else is
+read before the user agrees. `FileRun.read` reads the rows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from dpvalue.runs.plan_page import Plan
 from dpvalue.runs.run import PreparedRun, prepare
 
 Owners = tuple[Array | None, Array | None]
-"""The party and the person of each line; None where neither columns nor several files tell them."""
+"""The party and the person of each line; None without such a column, and for one file."""
 
 
-def look(config: RunConfig, needed: list[str]) -> tuple[tuple[Peek, ...], Owners]:
+def peek_files(config: RunConfig, required: list[str]) -> tuple[tuple[Peek, ...], Owners]:
     """Return what is public of the private files, and whose their lines are; None stands in a line of nobody.
 
     Of cells, those of the columns `group` and `person` are read alone. A line that is no record of the table still has
@@ -47,20 +47,20 @@ def look(config: RunConfig, needed: list[str]) -> tuple[tuple[Peek, ...], Owners
 
     Args:
         config: the options, which name the files.
-        needed: the columns that each file must have.
+        required: the columns that each file must have.
     """
-    wanted = [name for name in (config.group, config.person) if name is not None]
+    owner_columns = [name for name in (config.group, config.person) if name is not None]
     peeks: list[Peek] = []
     groups: list[Any] = []
     persons: list[str | None] = []
     guesses: dict[int, tuple[str, ...]] = {}
     for path in config.train:
         with open_private(Path(path)) as file:
-            for name in needed:
+            for name in required:
                 if name not in file.columns:
                     raise DpvalueError(f"{path} has no column {name!r}")
-            rows = 0 if wanted else file.count()
-            for block in file.read(wanted, config.group) if wanted else ():
+            rows = 0 if owner_columns else file.count()
+            for block in file.read(owner_columns, config.group) if owner_columns else ():
                 guesses |= {rows + place: cells for place, cells in block.guesses.items()}  # a group is of one file
                 rows += len(block.columns)
                 if config.group is not None:
@@ -68,18 +68,18 @@ def look(config: RunConfig, needed: list[str]) -> tuple[tuple[Peek, ...], Owners
                 if config.person is not None:
                     persons += block.columns[config.person].identities().tolist()
         peeks.append(require_records(Path(path), Peek(file.columns, rows)))
-    known, may_move = set(groups) - {None}, can_be_moved(config, peeks[0].columns)
+    group_names, can_change = set(groups) - {None}, party_can_change(config, peeks[0].columns)
     for place, cells in guesses.items():
-        names = [name for name in map(party_name, cells) if name and (name in known or not may_move)]
+        names = [name for name in map(party_name, cells) if name and (name in group_names or not can_change)]
         groups[place] = names[0] if names else None
     require_names("names of parties", sorted(set(groups) - {None}))
     if len(config.train) > 1:
-        homes = party_names(config.train)
-        groups = [home for home, peek in zip(homes, peeks, strict=True) for _ in range(peek.rows)]
+        file_names = party_names(config.train)
+        groups = [home for home, peek in zip(file_names, peeks, strict=True) for _ in range(peek.rows)]
     return tuple(peeks), (_objects(groups) if groups else None, _objects(persons) if persons else None)
 
 
-def can_be_moved(config: RunConfig, columns: tuple[str, ...]) -> bool:
+def party_can_change(config: RunConfig, columns: tuple[str, ...]) -> bool:
     """Whether cells of a line could move it to another party: in a text file where that is not first or last."""
     return config.group is not None and is_text(Path(config.train[0])) and config.group not in (columns[0], columns[-1])
 
@@ -100,7 +100,7 @@ def _objects(cells: list[str | None]) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class GroundTruth:
-    """A known answer to compare with: the name of its column, and which parties it marks."""
+    """The ground truth: the name of its column, and which parties it marks (n,)."""
 
     column: str
     marked: Bools
@@ -108,14 +108,14 @@ class GroundTruth:
 
 @dataclass(frozen=True, eq=False)
 class PublicSide:
-    """What a public file and options say of a run; made by `open_public`.
+    """The public side of a run from files; made by `open_public`.
 
     Attributes:
         config: the options.
-        task: "classification" or "regression", as given or as the public file shows.
-        classes: all classes, as given or as the public file shows; None for regression.
+        task: "classification" or "regression", from the options or the public file.
+        classes: all classes, from the options or the public file; None for regression.
         utility: the public rows.
-        schema: how columns become numbers.
+        schema: the encoding of columns.
     """
 
     config: RunConfig
@@ -133,7 +133,7 @@ class PublicSide:
 
     @cached_property
     def settings(self) -> Settings:
-        """How the run is made."""
+        """The settings of the run."""
         config = self.config
         return Settings(
             model=self.model,
@@ -150,81 +150,81 @@ class PublicSide:
 
 @dataclass(frozen=True, eq=False)
 class FileRun(PublicSide):
-    """A run whose public side is ready; made by `open_run`.
+    """A run from files, before private rows are read; made by `open_run`.
 
     Attributes:
-        peeks: what is public of the private files.
-        owners: the party and the person of each line, where columns (or several files) tell them.
+        peeks: the public properties of the private files.
+        owners: the party and the person of each line.
     """
 
     peeks: tuple[Peek, ...]
     owners: Owners = field(repr=False)
 
     def plan(self) -> Plan:
-        """Return what the run would spend and could reach; it keeps what was chosen."""
+        """Return the plan of the run, which stores its choices."""
         if self.config.privacy is None:
             raise DpvalueError("a run without privacy spends nothing: there is nothing to plan")
         counts = self._sizes().counts(self.config.privacy)
         return plan_sizes(self.utility, self.settings, counts, timed=False)  # private files have been opened
 
     def prepare(self) -> PreparedRun:
-        """Return the run with every setting chosen, where there was no plan."""
+        """Return the choices of the run, without a plan."""
         return prepare(self.utility, self.settings, *self._sizes().counts(self.config.privacy))
 
     def _sizes(self) -> Parties:
-        """The parties without their rows: the number of lines, and whose they are."""
+        """The parties with rows of zeros, for their numbers of rows and units."""
         rows = sum(peek.rows for peek in self.peeks)
         return self._parties(np.zeros((rows, 1)), np.zeros(rows))
 
     def _parties(self, features: Any, labels: Array) -> Parties:
-        """Parties of these rows, which stand as in the files."""
+        """The parties with these rows, in the order of the files."""
         return Parties(features, labels, *self.owners, self.config.person, self.config.group)
 
     def require_ledger(self) -> None:
-        """Raise if the run is to be charged to a ledger that protects others; before anything is planned or read."""
+        """Raise if the ledger of the run protects other units; before planning and reading."""
         ledger, privacy = self.settings.ledger, self.config.privacy
         if ledger is not None and privacy is not None:
             ledger.require_holding(self._sizes().holding, privacy)
 
     @property
-    def can_be_moved(self) -> bool:
+    def party_can_change(self) -> bool:
         """Whether cells of a line could move it to another party."""
-        return can_be_moved(self.config, self.peeks[0].columns)
+        return party_can_change(self.config, self.peeks[0].columns)
 
     def read(self, progress: Progress = silent) -> tuple[Parties, GroundTruth | None]:
-        """Return the private rows, encoded by the public file's schema block by block, and what `truth` marks.
+        """Return the private rows, encoded block by block with the public schema, and the ground truth.
 
-        Beside the numbers, in the precision that the run computes in, no more than a block of cells is in memory.
+        Memory holds the numbers, in the precision of the run, and one block of cells.
         """
-        truth, others = self.config.truth, [] if self.config.truth is None else [self.config.truth]
+        truth, extra_columns = self.config.truth, [] if self.config.truth is None else [self.config.truth]
         rows = sum(peek.rows for peek in self.peeks)
-        kept = floats_of(self.settings.engine.torch_dtype)
-        features = np.empty((0, 0), dtype=kept)
+        dtype = floats_of(self.settings.engine.torch_dtype)
+        features = np.empty((0, 0), dtype=dtype)
         labels: list[Array] = []
         marks: list[Array] = []
-        done = 0
+        position = 0
         # How many rows persons have is private: then the bar counts files.
-        tells_rows = not (self.config.private and self.config.unit == "person")
-        progress("reading", 0, rows if tells_rows else len(self.peeks))
+        shows_rows = not (self.config.private and self.config.unit == "person")
+        progress("reading", 0, rows if shows_rows else len(self.peeks))
         for number, (path, peek) in enumerate(zip(self.config.train, self.peeks, strict=True), start=1):
-            end = done + peek.rows
-            for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, others, kept):
-                if not done:
-                    features = np.empty((rows, piece.features.shape[1]), dtype=kept)
-                if done + len(piece.labels) <= end:
-                    features[done : done + len(piece.labels)] = piece.features
+            end = position + peek.rows
+            for piece in read_encoded(Path(path), self.schema, self.config.target, self.task, extra_columns, dtype):
+                if not position:
+                    features = np.empty((rows, piece.features.shape[1]), dtype=dtype)
+                if position + len(piece.labels) <= end:
+                    features[position : position + len(piece.labels)] = piece.features
                 labels.append(piece.labels)
                 if truth is not None:
                     marks.append(_marks(truth, piece.columns[truth]))
-                done += len(piece.labels)
-                if tells_rows:
-                    progress("reading", min(done, rows), rows)
-            if not tells_rows:
+                position += len(piece.labels)
+                if shows_rows:
+                    progress("reading", min(position, rows), rows)
+            if not shows_rows:
                 progress("reading", number, len(self.peeks))
-            if done != end:
+            if position != end:
                 raise DpvalueError(f"{path} changed during the run: its number of rows differs")
         parties = self._parties(EncodedRows(features, self.schema), np.concatenate(labels))
-        return parties, None if truth is None else _known(truth, np.concatenate(marks), parties)
+        return parties, None if truth is None else _ground_truth(truth, np.concatenate(marks), parties)
 
     def labels(self, column: Column) -> Array:
         """Return labels as canonical texts, or as numbers for regression."""
@@ -232,13 +232,13 @@ class FileRun(PublicSide):
 
 
 def open_run(config: RunConfig) -> FileRun:
-    """Read the public file, peek at the private ones, and check that they fit."""
+    """Read the public file and the public properties of the private files, and check that they fit."""
     if not config.train:
         raise DpvalueError("train must name at least one file: these are the options of a study (dpvalue job)")
     require_other_file(config.train, config.test)
     public = open_public(config)
     parts = {field.name: getattr(public, field.name) for field in fields(public)}
-    peeks, owners = look(config, [*public.schema.names, *sorted(_own(config))])
+    peeks, owners = peek_files(config, [*public.schema.names, *sorted(_other_columns(config))])
     job = FileRun(**parts, peeks=peeks, owners=owners)
     job.require_ledger()
     return job
@@ -252,7 +252,7 @@ def open_public(config: RunConfig) -> PublicSide:
     unknown = [name for name in config.drop if name not in public.columns]
     if unknown:
         raise DpvalueError(f"{config.test} has no column {unknown[0]!r} to drop")
-    features = public.without(*_own(config), *config.drop)
+    features = public.without(*_other_columns(config), *config.drop)
     target = public[config.target]
     if target.missing_cells().any():
         raise DpvalueError(f"the target {config.target!r} of {config.test} must not be missing in any row")
@@ -269,15 +269,15 @@ def open_public(config: RunConfig) -> PublicSide:
     return PublicSide(config, task, classes, utility, make_schema(config.preprocess).fit(features))
 
 
-def _own(config: RunConfig) -> set[str]:
-    """The columns that are no features."""
+def _other_columns(config: RunConfig) -> set[str]:
+    """The columns of the options that are no features."""
     return {name for name in (config.target, config.group, config.person, config.truth) if name is not None}
 
 
 def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
-    shown = classes_of(target)
-    classes = classes_of(Column(list(config.classes))) or shown
-    unknown = [name for name in shown if name not in index_of(classes)]
+    public_classes = classes_of(target)
+    classes = classes_of(Column(list(config.classes))) or public_classes
+    unknown = [name for name in public_classes if name not in index_of(classes)]
     if unknown:
         raise DpvalueError(f"classes must hold all labels of {config.test}; {unknown[0]!r} is missing")
     if len(classes) < 2:
@@ -287,20 +287,20 @@ def _classes(config: RunConfig, target: Column) -> tuple[str, ...]:
 
 def _marks(column: str, cells: Column) -> Bools:
     """Which rows a column of 0 and 1 marks; a line that is no record marks nobody."""
-    words = [(word or "0").lower() for word in cells.texts()]
-    marked: Bools = np.isin(words, ["1", "true", "yes", "y"])
-    if not (marked | np.isin(words, ["0", "false", "no", "n"])).all():
+    texts = [(word or "0").lower() for word in cells.texts()]
+    is_marked: Bools = np.isin(texts, ["1", "true", "yes", "y"])
+    if not (is_marked | np.isin(texts, ["0", "false", "no", "n"])).all():
         raise DpvalueError(f"the column {column!r} must hold 0 and 1 (or no and yes, or false and true)")
-    return marked
+    return is_marked
 
 
-def _known(column: str, marked: Bools, parties: Parties) -> GroundTruth:
+def _ground_truth(column: str, is_marked: Bools, parties: Parties) -> GroundTruth:
     """Which parties a column marks: those with any marked row."""
-    there = parties.party_of_row >= 0
-    counts = np.bincount(parties.party_of_row[there], weights=marked[there], minlength=len(parties.names))
-    known = GroundTruth(column, counts > 0)
-    if known.marked.all() or not known.marked.any():
+    has_party = parties.party_of_row >= 0
+    counts = np.bincount(parties.party_of_row[has_party], weights=is_marked[has_party], minlength=len(parties.names))
+    truth = GroundTruth(column, counts > 0)
+    if truth.marked.all() or not truth.marked.any():
         raise DpvalueError(
-            f"the column {column!r} must mark some parties and leave others: it marks {known.marked.sum()}"
+            f"the column {column!r} must mark some parties and leave others: it marks {truth.marked.sum()}"
         )
-    return known
+    return truth

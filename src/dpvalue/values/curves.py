@@ -24,7 +24,7 @@ ORDERS = ("high", "low", "random")
 
 
 class Drawing(TypedDict, total=False):
-    """How a curve is drawn: for which semivalue (the first), at how many points, in how many random orders."""
+    """Options of a curve: the semivalue (default: the first), the number of points, and of random orders (`trials`)."""
 
     semivalue: str | None
     points: int
@@ -34,15 +34,15 @@ class Drawing(TypedDict, total=False):
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A utility against the share of parties that were removed or added.
+    """The utility as a function of the share of parties removed or added.
 
     Attributes:
         kind: "removal" or "addition".
         order: "high" (highest values first), "low" or "random".
-        shares: of the parties (points,).
-        mean: the utility, over trials (points,).
-        spread: its standard deviation over trials; zeros for one trial.
-        retrained: whether models were trained on raw rows instead of taken from the private table.
+        shares: the share of parties removed or added (points,).
+        mean: the mean utility over trials (points,).
+        spread: the standard deviation of the utility over trials; zeros for one trial.
+        retrained: whether models were trained on raw rows; else they come from the private table.
 
     Example:
         >>> curve = removal_curve(result)  # `result` as in the example of `dpvalue.Result`
@@ -64,9 +64,9 @@ class Curve:
 
 
 def removal_curve(result: Result, order: str = "high", **settings: Any) -> Curve:
-    """Return the utility as parties are taken away, those with the highest (lowest) values first, or at random.
+    """Return the utility as parties are removed, those with the highest (lowest) values first, or at random.
 
-    Formal guarantee: post-processing of the private table; spends nothing.
+    Formal guarantee: post-processing of the private table; costs no budget.
 
     Args:
         result: the values; the utility is that of the run unless `utility` is given.
@@ -88,9 +88,9 @@ def removal_curve(result: Result, order: str = "high", **settings: Any) -> Curve
 
 
 def addition_curve(result: Result, order: str = "high", **settings: Any) -> Curve:
-    """Return the utility as parties are added to none.
+    """Return the utility as parties are added to the empty set.
 
-    Formal guarantee: post-processing of the private table; spends nothing.
+    Formal guarantee: post-processing of the private table; costs no budget.
 
     Args:
         result: the values; the utility is that of the run unless `utility` is given.
@@ -122,7 +122,7 @@ def _from_table(
 def orders_of(
     result: Result, order: str, semivalue: str | None = None, points: int = 21, trials: int = 10, seed: int = 0
 ) -> tuple[Iterator[Ints], Ints]:
-    """In which orders parties go, one at a time, and after how many of them the utility is taken."""
+    """The orders of parties, and the numbers of parties at which the utility is evaluated."""
     require_choice("order", order, ORDERS)
     require_count("points", points, least=2)
     require_count("trials", trials)
@@ -136,7 +136,7 @@ def orders_of(
 
 
 def curve_of(game: Game, kind: str, order: str, orders: Iterator[Ints], counts: Ints) -> Curve:
-    """What is left (or added) is worth after each number of parties went, along each of the orders."""
+    """The curve of the utility over the numbers of parties removed or added, along each order."""
     worths = np.stack([_along(game, kind, own, counts) for own in orders])
     spread = worths.std(0, ddof=1) if len(worths) > 1 else np.zeros(len(counts))
     return Curve(kind, order, counts / game.n, worths.mean(0), spread)

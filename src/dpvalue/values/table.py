@@ -23,33 +23,33 @@ from dpvalue.streams import require_seed
 from dpvalue.values.result import Result
 
 PLAIN = ("names", "learning_rate", "digest", "seed")
-"""What a file holds of a table as it is."""
+"""The fields that a file holds unchanged."""
 
 METHOD = "method."
-"""Begins the names of tensors that are a method's."""
+"""The prefix of the names of a method's tensors."""
 
 
 @dataclass(frozen=True, eq=False)
 class Table(ReleaseTable):
     """Per party, the combination of all it released; made by `dpvalue.release`.
 
-    Formal guarantee: everything in it is a function of the releases and of public things, so it may be shown to whoever
-    may see the releases, and used any number of times (`guarantee` says what the releases spent).
+    Formal guarantee: all content is a function of the releases and of public inputs. It may be shown to anyone who may
+    see the releases, and used any number of times; `guarantee` states what the releases spent.
 
     Attributes:
         rows: the combined releases (n, d).
         names: the parties, in the order of the rows.
         noise_std: the noise standard deviation per coordinate of each row (n,); zeros without privacy.
-        guarantee: what the releases spent.
-        initial: theta_0, the model that every walk starts from (d,).
-        basis: the public directions (m, d) in which the releases were made, m being the length of a row; None: all.
-        learning_rate: alpha, how far a row moves the model.
+        guarantee: the guarantee of the releases.
+        initial: theta_0, the initial parameters of every walk (d,).
+        basis: the public directions of the releases (m, d), with m the length of a row; None for all directions.
+        learning_rate: alpha, the factor of a row in a step.
         model: the name of the model or its factory; None for a custom model loaded without it.
-        digest: of the model.
-        encoding: how features and labels become numbers.
-        seed: of the replayed permutations; derived from the run's, in a simulation from the rows.
-        origin: how it came about.
-        method: how parties were asked, and are valued.
+        digest: digest of the model.
+        encoding: the encoding of features and labels.
+        seed: seed of the replayed permutations, derived from that of the run; in a simulation from the rows.
+        origin: schedule, permutations, expected AUC and sizes.
+        method: the method of valuing.
 
     Example:
         >>> privacy = dpv.Privacy(8.0, unit="record")
@@ -72,7 +72,7 @@ class Table(ReleaseTable):
         seed: int | None = None,
         progress: bool | Progress = True,
     ) -> Result:
-        """Return data values from the table alone: free, as often as you like.
+        """Return data values of the table, any number of times.
 
         Formal guarantee: post-processing of the releases; spends nothing.
 
@@ -103,11 +103,11 @@ class Table(ReleaseTable):
         require_seed(seed)
         engine = engine or Local()
         public_utility = as_utility(utility, target)
-        with engine.threading(), reporting(progress) as tell:
+        with engine.threading(), reporting(progress) as report_progress:
             game = self.game(public_utility, engine)
-            valued = estimate_values(game, kinds, permutations, tolerance, seed, tell)
-        warn_if_not_finite(valued.estimates)
-        return Result(self, kinds, valued.estimates, valued.walks, valued.converged, public_utility, engine, game)
+            solution = estimate_values(game, kinds, permutations, tolerance, seed, report_progress)
+        warn_if_not_finite(solution.estimates)
+        return Result(self, kinds, solution.estimates, solution.walks, solution.converged, public_utility, engine, game)
 
     def save(self, path: str | Path) -> None:
         """Write the table to a file; `dpvalue.load` reads it back. It holds no private data and no public rows.
@@ -126,7 +126,7 @@ class Table(ReleaseTable):
         self.archive.write(Path(path), *self.parts())
 
     def parts(self) -> Parts:
-        """Return the header and the tensors of its file."""
+        """Return the header and the tensors of a file."""
         origin = asdict(self.origin)
         sizes = torch.from_numpy(origin.pop("sizes"))
         header = {name: getattr(self, name) for name in PLAIN} | origin

@@ -12,6 +12,7 @@ from dpvalue.experiments.consortium.averaging import averaged_values
 from dpvalue.experiments.consortium.harness import Intervals, Outcome
 from dpvalue.experiments.consortium.problems import Problem
 from dpvalue.experiments.consortium.truth import Values
+from dpvalue.models import TREES
 from dpvalue.values.result import Result
 
 DELTA = 1e-5
@@ -20,10 +21,13 @@ AVERAGING = "averaging"
 
 
 def settings_of(problem: Problem, game: str, epsilon: float | None) -> dpv.Settings:
-    """Return the settings of a run: all defaults, but for what the problem and the simulation need."""
+    """Return the settings of a run: all defaults, but for what the problem and the simulation need.
+
+    Trees are a model, and have a game of their own.
+    """
     return dpv.Settings(
-        game=game,
-        model="linear" if problem.regression else "logistic",
+        game="auto" if game == TREES else game,
+        model=TREES if game == TREES else "linear" if problem.regression else "logistic",
         privacy=None if epsilon is None else dpv.Privacy(epsilon, DELTA, unit="record"),
         noise="fast",
         seed=problem.seed,

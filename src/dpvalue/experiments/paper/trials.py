@@ -16,7 +16,7 @@ from dpvalue.experiments.bench.machine import facts
 from dpvalue.experiments.paper.datasets import MissingDataError, load
 from dpvalue.experiments.paper.resnets import load_weights
 from dpvalue.progress import reporting
-from dpvalue.storage import held, write_whole
+from dpvalue.storage import folder_lock, write_whole
 
 Trial = dict[str, Any]
 TOGETHER = 60
@@ -128,7 +128,7 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
     path = folder / experiment.name / size
     with ExitStack() as locks:
         for place in sorted({experiment.place(scale, folder), path}):
-            locks.enter_context(held(place))
+            locks.enter_context(folder_lock(place))
         return _make_page(experiment, scale, folder, workers, path)
 
 

@@ -17,6 +17,7 @@ from dpvalue.experiments.consortium.methods import DELTA, run_game
 from dpvalue.experiments.consortium.natural.cells import NaturalCell
 from dpvalue.experiments.consortium.problems import Problem
 from dpvalue.experiments.consortium.truth import Values
+from dpvalue.models import TREES
 from dpvalue.privacy.budget import Privacy
 
 FEWER_SEEDS = 4
@@ -112,4 +113,5 @@ METHODS: dict[str, Method] = {
     "averaging": Method(by_averaging, (EXACT,)),
     "refit": Method(partial(by_game, "refit")),
     "steps": Method(partial(by_game, "steps")),
+    TREES: Method(partial(by_game, TREES), applies=lambda cell: not cell.regression),
 }
