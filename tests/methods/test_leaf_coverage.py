@@ -11,8 +11,7 @@ import pytest
 
 import dpvalue as dpv
 from dpvalue.methods.trees import Trees
-
-from .. import fields
+from tests import fields
 
 ENGINE = dpv.Local(device="cpu")
 GENERATOR = np.random.default_rng(0)
