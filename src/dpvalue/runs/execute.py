@@ -144,9 +144,9 @@ def execute(job: FileRun, plan: Plan | None, folder: Path, progress: Progress, g
     No time is kept: how long private rows take may depend on them.
     """
     config = job.config
-    along = (config.schedule or "replay") != "replay"  # values are made while parties answer
     with _saying(lambda: _released(folder, config)):
         prepared = choose(job, plan)
+        along = prepared.choice.schedule.kind != "replay"  # values are made while parties answer
         settings, kinds = prepared.situation.settings, kinds_of(config.semivalue)
         with settings.engine.threading():
             run, parties, known = ask(job, prepared, folder, progress, goes_on)
