@@ -304,6 +304,18 @@ def test_bands_say_what_walks_say(kind: str) -> None:
     np.testing.assert_array_equal(bands.values, again.values)  # type: ignore[union-attr]
 
 
+def test_a_member_of_a_band_is_added_to_the_others() -> None:
+    """What each party adds to three others, from worths of coalitions; a member makes place for the next in order."""
+    game = game_of(9)
+    order = np.array([4, 2, 7, 5, 0, 1, 3, 6, 8])
+    added = game._added(order, 3)
+    for party in range(9):
+        others = [one for one in order[:3] if one != party] + ([5] if party in order[:3] else [])
+        without = np.isin(np.arange(9), others)
+        worths = game.worth(np.stack([without, without | (np.arange(9) == party)]))
+        assert added[party] == pytest.approx(worths[1] - worths[0], abs=1e-12)
+
+
 def test_slopes_serve_games_of_very_many() -> None:
     """Six hundred parties alike but for labels: by slopes as by differences."""
     game = game_of(600)

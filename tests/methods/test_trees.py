@@ -16,7 +16,7 @@ from dpvalue.coordinator.releases import combine
 from dpvalue.methods.leaf_rule import LARGE, MEDIUM, SMALL, ForestShape, choose_forest
 from dpvalue.methods.leaves import Judge
 from dpvalue.methods.trees import Trees, norm_of
-from dpvalue.models import LeafOnes
+from dpvalue.models import LeafOnes, build_model
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.planning.situation import Agreement
@@ -24,7 +24,7 @@ from dpvalue.privacy import accounting
 from dpvalue.privacy.charges import charge_of
 from dpvalue.privacy.mechanism import Mechanism, make_grid
 from dpvalue.protocol.archive import Archive, as_text
-from dpvalue.protocol.statistics import LeafCounts, statistic_of_parts, statistic_parts
+from dpvalue.protocol.statistics import LeafCounts, StatisticContext, statistic_of_parts, statistic_parts
 from dpvalue.runs.run import PreparedRun, prepare
 from dpvalue.values.table import Table
 from tests.datasets import classification, regression
@@ -369,6 +369,25 @@ def test_the_statistic_survives_its_file() -> None:
     assert isinstance(statistic, LeafCounts)
     assert (again.forest.digest(), again.classes) == (statistic.forest.digest(), 3)
     assert again.width(99) == statistic.forest.trees * statistic.forest.leaves * 3
+
+
+def test_the_statistic_is_for_the_classes_and_the_model_of_its_job() -> None:
+    forest = trees_of(ready_for(privacy_for())).grown.forest
+    device = torch.device("cpu")
+    models = {
+        name: build_model(name, "classification", torch.zeros(4), 3, torch.float32, device)
+        for name in ("trees", "logistic")
+    }
+
+    def asked(classes: int, model: str) -> Any:
+        context = StatisticContext(lambda: models[model], 3, torch.zeros(1), None)
+        return LeafCounts(forest, classes).unit_numbers(context)
+
+    assert asked(3, "trees").size == LeafCounts(forest, 3).width(0)
+    with pytest.raises(dpv.DpvalueError, match="must be the 3 of the encoding, got 4"):
+        asked(4, "trees")
+    with pytest.raises(dpv.DpvalueError, match="leaf-counts are for the model 'trees'"):
+        asked(3, "logistic")
 
 
 def test_what_trees_do_not_take_is_refused_in_one_line() -> None:
