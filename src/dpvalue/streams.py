@@ -37,6 +37,7 @@ class Purpose(IntEnum):
     POSSIBLE_VALUES = 16
     FOREST = 17
     LEAF_BANDS = 18
+    LEAF_GROUPS = 19
 
 
 def stream(seed: int, purpose: Purpose, index: int = 0) -> np.random.Generator:

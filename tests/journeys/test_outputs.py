@@ -209,7 +209,7 @@ def test_no_clock_and_no_size_reaches_an_output(known: Known, tmp_path: Path) ->
 
 SOURCES = Path(dpv.__file__).parent
 MEASURES = re.compile(
-    r"getrusage|ru_maxrss|tracemalloc|psutil|VmHWM|VmRSS|st_size|getsize|perf_counter|process_time|thread_time"
+    r"getrusage|ru_maxrss|tracemalloc|psutil|VmHWM|VmRSS|\bst_size|getsize|perf_counter|process_time|thread_time"
     r"|time\.time\b|memory_allocated|mem_get_info|meminfo|monotonic"
 )
 ALLOWED = {  # seconds of a plan that was typed as numbers; what decides and is not told; waiting, and a bar

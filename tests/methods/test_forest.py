@@ -138,8 +138,8 @@ def test_trees_know_rows_that_did_not_grow_them(folds: int) -> None:
         counts = np.zeros((8, 3))
         np.add.at(counts, (leaf[seen, tree], Y[seen]), 1)
         first.append(float((counts[leaf[~seen, tree]].argmax(1) == Y[~seen]).mean()))
-        assert counts.sum(1).min() >= 5
-    assert np.mean(first[:folds]) > 0.75  # the first of each fold; others are about what it left over
+        assert counts.sum(1)[: made.forest.leaf[tree].max() + 1].min() >= 5
+    assert np.mean(first) > 0.6  # a third by chance
     whole = {tuple(leaf[:, tree]) for tree in range(4)}
     assert len(whole) == 4  # trees differ
 
@@ -158,7 +158,7 @@ def test_a_forest_does_not_depend_on_rows_that_judge_it() -> None:
     assert one.digest() != two.digest()
 
 
-def test_the_first_split_is_the_best_of_all() -> None:
+def test_the_first_split_is_the_best_of_those_drawn() -> None:
     x = torch.tensor([[float(i), float(i % 7)] for i in range(30)])
     y = (x[:, 0] > 19.5).long()
     found = set()
@@ -166,16 +166,23 @@ def test_the_first_split_is_the_best_of_all() -> None:
         shape = ForestShape(2, 2, 4.0)
         forest, _ = grow_forest(x, y, 2, np.zeros(30, dtype=np.int64), shape, np.random.default_rng(seed))
         found |= {(int(f), float(t)) for f, t in zip(forest.feature[:, 0], forest.threshold[:, 0], strict=True)}
-    assert {edge for feature, edge in found if feature == 0} == {19.5}
+    assert all(4 <= edge < 25 for feature, edge in found if feature == 0 and edge)  # five rows on either side
     assert any(feature == 0 for feature, _ in found)
+    tried = ForestShape(2, 2, 4.0)
+    both = [
+        grow_forest(x.repeat(1, 20), y, 2, np.zeros(30, dtype=np.int64), tried, np.random.default_rng(s))[0]
+        for s in range(6)
+    ]
+    best = [float(forest.threshold[0, 0]) for forest in both if forest.feature[0, 0] % 2 == 0]
+    assert np.abs(np.median(best) - 19.5) < 2.5  # of many thresholds that are drawn the best is kept
 
 
-def test_boosted_trees_find_what_no_single_split_shows() -> None:
+def test_trees_find_what_no_single_split_shows() -> None:
     """XOR: trees of a few leaves, filled with public rows, tell unseen ones."""
     generator = np.random.default_rng(1)
     x = torch.tensor(generator.uniform(-1, 1, (800, 2)), dtype=torch.float32)
     y = (x.prod(1) > 0).long()
-    shape, salt = ForestShape(8, 8, 2.0), even_salt(x, y, 2)
+    shape, salt = ForestShape(16, 16, 2.0), even_salt(x, y, 2)
     forest, judged_by = grow_forest(x, y, 2, fold_of(x, salt, 2), shape, generator)
     made = Grown(forest, 2, judged_by, salt, 2.0, 1.0)
     ones = LeafOnes(forest, 2)
@@ -256,7 +263,7 @@ def test_a_penalty_of_parameters_is_refused() -> None:
 def game_of(parties: int, metric: str = "loss", seed: int = 0) -> LeafGame:
     """A game of exact counts: parties of 30 records each, the first with ten times as many, some with wrong labels."""
     made, generator = grown(trees=2), np.random.default_rng(seed)
-    reading = Reading(np.full(made.shape, 1 / np.prod(made.shape[1:])))
+    public = PublicSet(FEATURES, LABELS, METRICS[metric], 0.0)
     (x, y), _ = classification(40 * parties, classes=3, features=4, seed=0)
     ones = LeafOnes(made.forest, 3)
     cells = ones.ones(ones.inputs(torch.tensor(x, dtype=torch.float32)), torch.tensor(y), torch.zeros(1))
@@ -267,8 +274,7 @@ def game_of(parties: int, metric: str = "loss", seed: int = 0) -> LeafGame:
         drawn = generator.integers(len(x), size=size)
         mean = cells[drawn].mean(0)
         rows.append(mean if party % 5 else cells[drawn].view(size, -1, 3).roll(1, 2).flatten(1).mean(0))
-    judge = Judge(made, PublicSet(FEATURES, LABELS, METRICS[metric], 0.0), ENGINE)
-    return LeafGame(judge, reading, torch.stack(rows), np.zeros(parties), sizes)
+    return LeafGame(Judge(made, public, ENGINE), Reading(made, public), torch.stack(rows), np.zeros(parties), sizes)
 
 
 @pytest.mark.parametrize("metric", ["loss", "auc"])
@@ -304,6 +310,18 @@ def test_bands_say_what_walks_say(kind: str) -> None:
     np.testing.assert_array_equal(bands.values, again.values)  # type: ignore[union-attr]
 
 
+def test_a_member_of_a_band_is_added_to_the_others() -> None:
+    """What each party adds to three others, from worths of coalitions; a member makes place for the next in order."""
+    game = game_of(9)
+    order = np.array([4, 2, 7, 5, 0, 1, 3, 6, 8])
+    added = game._added(order, 3)
+    for party in range(9):
+        others = [one for one in order[:3] if one != party] + ([5] if party in order[:3] else [])
+        without = np.isin(np.arange(9), others)
+        worths = game.worth(np.stack([without, without | (np.arange(9) == party)]))
+        assert added[party] == pytest.approx(worths[1] - worths[0], abs=1e-12)
+
+
 def test_slopes_serve_games_of_very_many() -> None:
     """Six hundred parties alike but for labels: by slopes as by differences."""
     game = game_of(600)
@@ -318,44 +336,64 @@ def test_slopes_serve_games_of_very_many() -> None:
     assert bands.values.std() == pytest.approx(walks.values.std(), rel=0.05)
 
 
+def reading_and_parties(count: int = 60, size: int = 100) -> tuple[Reading, Any]:
+    """A reading, and the true shares of parties of public rows that differ in a feature, half of them blank."""
+    made = grown(trees=8)
+    reading, ones = Reading(made, PublicSet(FEATURES, LABELS, METRICS["loss"], 0.0)), LeafOnes(made.forest, 3)
+    cells = ones.ones(ones.inputs(FEATURES), LABELS, torch.zeros(1, dtype=torch.float64)).numpy()
+    generator, truth = np.random.default_rng(5), np.zeros((count, ones.size))
+    for party in range(count // 2):
+        order = np.argsort(X[:, party % 4] + generator.standard_normal(300))
+        truth[party] = cells[order[party % 3 * 100 :][:size]].mean(0)
+    return reading, truth
+
+
 def test_releases_without_noise_are_read_as_they_are() -> None:
-    public = np.random.default_rng(0).dirichlet(np.ones(24), 2).reshape(2, 8, 3)
-    shares = np.random.default_rng(1).dirichlet(np.ones(24), (4, 2)).reshape(4, 2, 8, 3)
-    shares[2] *= 0.5  # half of the rows do not count
-    shares[3] = 0.0
-    units = np.array([10, 20, 30, 40])
-    counts = Reading(public).counts(shares.reshape(4, -1), np.zeros(4), units)
-    np.testing.assert_allclose(counts, (shares * units[:, None, None, None]).reshape(4, -1), atol=1e-12)
+    reading, truth = reading_and_parties()
+    units = np.arange(1, 61)
+    np.testing.assert_allclose(reading.counts(truth, np.zeros(60), units), truth * units[:, None], atol=1e-12)
+    some = np.where(np.arange(60) < 3, 0.0, 0.01)  # one party without noise beside others
+    np.testing.assert_allclose(reading.counts(truth, some, units)[:3], (truth * units[:, None])[:3], atol=1e-12)
+
+
+def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
+    reading, truth = reading_and_parties()
+    prior = reading.prior
+    np.testing.assert_allclose(prior.directions @ prior.directions.T, np.eye(len(prior.directions)), atol=1e-9)
+    assert (prior.spread > 0).all()
+    assert prior.public.sum() == pytest.approx(8.0)
+    # Trees count the same rows: no group differs in one tree's total, so none is expected to.
+    totals = prior.directions.reshape(len(prior.directions), 8, -1).sum(2)
+    np.testing.assert_allclose(totals, 0.0, atol=1e-9)
+    away = truth[:30] - prior.public
+    inside = np.square(away @ prior.directions.T).sum(1) / np.square(away).sum(1)
+    assert inside.mean() > 0.8  # parties that differ as groups do lie along the directions
+    again = Reading(reading.grown, reading.public).prior
+    np.testing.assert_array_equal(again.spread, prior.spread)
 
 
 def test_noise_is_taken_off_and_blank_parties_are_not_there() -> None:
-    """Shrunk counts are nearer the truth than what was released; a party without a good row has next to nothing."""
-    generator = np.random.default_rng(3)
-    public = np.full((2, 8, 3), 1 / 24)
-    truth = generator.dirichlet(np.full(24, 3.0), (200, 2)).reshape(200, -1)
-    truth[100:] = 0.0  # blank
-    units = np.full(200, 100)
+    """Read counts are nearer the truth than what was released; a party without a good row has next to nothing."""
+    reading, truth = reading_and_parties()
+    generator, units = np.random.default_rng(3), np.full(60, 100)
     for std in (0.005, 0.02, 0.05):
         rows = truth + std * generator.standard_normal(truth.shape)
-        read = Reading(public).counts(rows, np.full(200, std), units) / 100
-        assert (read >= 0).all()
-        off, raw = (np.square(found - truth)[:100].sum(1).mean() for found in (read, rows))
-        assert off < raw
-        totals = read.sum(1) / 2
-        assert totals[:100].mean() == pytest.approx(1.0, abs=0.05)
-        assert totals[100:].mean() < 0.05
-    far = Reading(public).counts(truth[:1] + 3.0 * generator.standard_normal((1, 48)), np.array([3.0]), units[:1])
-    assert far.sum() <= 200.0001
+        read = reading.counts(rows, np.full(60, std), units) / 100
+        off, raw = (np.square(found - truth)[:30].sum(1).mean() for found in (read, rows))
+        assert off < 0.6 * raw
+        totals, error = read.sum(1) / 8, std * np.sqrt(truth.shape[1]) / 8
+        assert totals[:30].mean() == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.01)
+        assert totals[30:].mean() == pytest.approx(0.0, abs=4 * error / 30**0.5 + 0.01)
 
 
 def test_draws_spread_as_far_as_noise_hides() -> None:
-    generator = np.random.default_rng(4)
-    reading = Reading(np.full((2, 8, 3), 1 / 24))
-    truth = generator.dirichlet(np.full(24, 3.0), (1, 2)).reshape(1, -1)
+    reading, truth = reading_and_parties()
+    generator, units = np.random.default_rng(4), np.full(60, 100)
     spreads = []
     for std in (0.0, 0.005, 0.02):
-        rows, stds = truth + std * generator.standard_normal(truth.shape), np.array([std])
-        draws = np.stack([reading.drawn(rows, stds, np.array([100]), generator) for _ in range(200)])
-        spreads.append(draws.std(0).mean())
-    assert spreads[0] < 1e-9 < spreads[1] < spreads[2]
-    assert spreads[1] == pytest.approx(0.5, rel=0.3)  # of 100 records
+        rows, stds = truth + std * generator.standard_normal(truth.shape), np.full(60, std)
+        draws = np.stack([reading.drawn(rows, stds, units, generator) for _ in range(60)])
+        assert (draws >= 0).all()
+        spreads.append(float(draws[:, :30].std(0).mean()))
+    assert spreads[0] == 0 < spreads[1] < spreads[2]
+    assert spreads[1] < 0.5  # of 100 records: less than the noise itself

@@ -13,10 +13,10 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.coordinator.releases import combine
-from dpvalue.methods.leaf_rule import LARGE, MEDIUM, SMALL, ForestShape, choose_forest
+from dpvalue.methods.leaf_rule import FOREST, SMALL, choose_forest
 from dpvalue.methods.leaves import Judge
 from dpvalue.methods.trees import Trees, norm_of
-from dpvalue.models import LeafOnes
+from dpvalue.models import LeafOnes, build_model
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import PrivacyBoundary
 from dpvalue.planning.situation import Agreement
@@ -24,7 +24,7 @@ from dpvalue.privacy import accounting
 from dpvalue.privacy.charges import charge_of
 from dpvalue.privacy.mechanism import Mechanism, make_grid
 from dpvalue.protocol.archive import Archive, as_text
-from dpvalue.protocol.statistics import LeafCounts, statistic_of_parts, statistic_parts
+from dpvalue.protocol.statistics import LeafCounts, StatisticContext, statistic_of_parts, statistic_parts
 from dpvalue.runs.run import PreparedRun, prepare
 from dpvalue.values.table import Table
 from tests.datasets import classification, regression
@@ -77,14 +77,9 @@ def by_hand(ready: PreparedRun, unit: str) -> Any:
     return found.reshape(3, -1)
 
 
-def test_the_forest_is_as_large_as_the_noise_allows() -> None:
-    def shaped(noise: float, parties: int = 8, classes: int = 2) -> ForestShape:
-        return choose_forest(np.full(parties, noise), classes)
-
-    assert shaped(0.0) == shaped(0.0005) == LARGE
-    assert shaped(0.01) == shaped(0.0, classes=50) == MEDIUM
-    assert shaped(0.1) == shaped(0.0, parties=10_000) == SMALL
-    assert choose_forest(np.array([0.0005, 0.0005, 0.9]), 2) == LARGE  # a typical party decides
+def test_many_parties_and_many_classes_count_in_a_small_forest() -> None:
+    assert choose_forest(8, 2) == choose_forest(256, 20) == FOREST
+    assert choose_forest(257, 2) == choose_forest(8, 21) == SMALL
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -180,9 +175,10 @@ def test_noise_is_fine_enough_for_ones() -> None:
     assert grid.bits >= 20
     norm = float(np.sqrt(trees_of(ready).grown.forest.trees))
     ones = torch.zeros(2, ready.choice.model.size)
-    trees = trees_of(ready).grown.forest.trees
+    forest = trees_of(ready).grown.forest
+    trees, cells = forest.trees, 3 * forest.leaves
     for row in range(2):
-        ones[row, row + 24 * torch.arange(trees)] = 1.0
+        ones[row, row + cells * torch.arange(trees)] = 1.0
     clipped = ready.choice.mechanism.apply_clipping(ones)
     torch.testing.assert_close(clipped, ones, rtol=0, atol=0)  # as long as the norm, and not made shorter
     assert norm_of(trees) == pytest.approx(norm, rel=3e-6)
@@ -371,6 +367,25 @@ def test_the_statistic_survives_its_file() -> None:
     assert again.width(99) == statistic.forest.trees * statistic.forest.leaves * 3
 
 
+def test_the_statistic_is_for_the_classes_and_the_model_of_its_job() -> None:
+    forest = trees_of(ready_for(privacy_for())).grown.forest
+    device = torch.device("cpu")
+    models = {
+        name: build_model(name, "classification", torch.zeros(4), 3, torch.float32, device)
+        for name in ("trees", "logistic")
+    }
+
+    def asked(classes: int, model: str) -> Any:
+        context = StatisticContext(lambda: models[model], 3, torch.zeros(1), None)
+        return LeafCounts(forest, classes).unit_numbers(context)
+
+    assert asked(3, "trees").size == LeafCounts(forest, 3).width(0)
+    with pytest.raises(dpv.DpvalueError, match="must be the 3 of the encoding, got 4"):
+        asked(4, "trees")
+    with pytest.raises(dpv.DpvalueError, match="leaf-counts are for the model 'trees'"):
+        asked(3, "logistic")
+
+
 def test_what_trees_do_not_take_is_refused_in_one_line() -> None:
     sites: dict[str, Any] = {**QUIET, "groups": SITES, "progress": False}
     numbers = regression(120, test=160)
@@ -398,9 +413,9 @@ def test_a_plan_says_what_to_expect() -> None:
     plan = dpv.plan(6, TEST, records=200, privacy=privacy_for(epsilon=8.0), **QUIET)
     shown = str(plan)
     assert "releases: 1 per party (counts in public trees)" in shown
-    assert "released: counts in 8 public trees of up to 8 leaves" in shown
+    assert "released: counts in 32 public trees of up to 16 leaves" in shown
     assert isinstance(plan.expected, Agreement)
-    assert plan.costs.table_bytes == 6 * 8 * 8 * 3 * 4
+    assert plan.costs.table_bytes == 6 * 32 * 16 * 3 * 4
     assert plan.costs.seconds is not None
     weak = dpv.plan(6, TEST, records=10, privacy=privacy_for(epsilon=0.05), **QUIET)
     assert plan.expected is not None

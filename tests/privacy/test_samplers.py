@@ -82,7 +82,7 @@ def test_bits_below_those_of_the_inversion_have_the_exact_probabilities(
     law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As at large scales, where nobody could count, with one bit in the place of 24."""
-    monkeypatch.setattr(samplers, "_INVERTED", 1)
+    monkeypatch.setattr(samplers, "_LOGARITHM_BITS", 1)
     sampler = discrete_laplace if law == "laplace" else discrete_gaussian
     drawn = sampler(source(5), 3, 40_000)
     counts = np.append(np.bincount(drawn[np.abs(drawn) <= 20] + 20, minlength=41), (np.abs(drawn) > 20).sum())

@@ -108,7 +108,7 @@ def _require_place(path: Path, name: str) -> None:
     from dpvalue.stored import refuse_unreadable
 
     if not path.parent.is_dir():
-        raise DpvalueError(f"there is no folder {path.parent}")
+        raise DpvalueError(f"folder {path.parent} does not exist")
     if not os.path.lexists(path):
         return
     try:

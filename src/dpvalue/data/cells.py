@@ -290,7 +290,7 @@ def _text(cell: str) -> str | None:
 def parse_numbers(cells: list[Any]) -> list[float]:
     """Return `number(cell)` of each cell; fast for texts that are plain numbers.
 
-    >>> each_number(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
+    >>> parse_numbers(["1.5", " 2 ", "", "1_000", "inf", "nan", None, True])
     [1.5, 2.0, nan, inf, inf, nan, nan, 1.0]
     """
     if set(map(type, cells)) <= {str} and max(map(len, cells), default=0) <= _LONGEST:

@@ -74,7 +74,11 @@ class LeafGame(ReleaseGame):
 
     def with_rows(self, rows: Tensor) -> LeafGame:
         """Return the game of another table of the same parties."""
-        return LeafGame(self.judge, self.reading, rows, self._noise_std, self._units)
+        return self.of(rows, self._noise_std)
+
+    def of(self, rows: Tensor, noise_std: Floats) -> LeafGame:
+        """Return the game of other releases of parties of the same sizes, with such noise."""
+        return LeafGame(self.judge, self.reading, rows, noise_std, self._units)
 
     def without_noise(self, generator: np.random.Generator) -> LeafGame:
         """Return the game of what parties would have released without noise: one draw, given what they have."""

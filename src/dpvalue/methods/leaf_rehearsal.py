@@ -18,10 +18,11 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import LOSS, PublicSet
+from dpvalue.engine.engines import Engine
 from dpvalue.games.solving import value_game
 from dpvalue.methods.leaf_game import LeafGame
 from dpvalue.methods.leaf_rule import ForestShape
-from dpvalue.methods.leaves import Grown, Judge
+from dpvalue.methods.leaves import Grown
 from dpvalue.methods.retraining import spearman
 from dpvalue.models import LeafOnes
 from dpvalue.planning.situation import Agreement, RehearsedMean, Situation
@@ -46,7 +47,7 @@ class Counting(Protocol):
         """The shares of public rows."""
         ...
 
-    def game_of(self, judge: Judge, rows: Tensor, noise_std: Floats, units: Ints) -> LeafGame:
+    def game_of(self, public: PublicSet, engine: Engine, rows: Tensor, noise_std: Floats, units: Ints) -> LeafGame:
         """Return the game of such releases."""
         ...
 
@@ -115,8 +116,12 @@ class _Half:
         self._classes = int(public.y.max()) + 1
         self.method = of_shape(shape, self._half, self._classes, int(generator.integers(2**31)))
         self._retrained = of_shape(_RETRAINED, replace(self._half, x=self._x, y=self._y), self._classes, 0)
-        self._judge, self._truth = (
-            Judge(method.grown, self._half, self._engine) for method in (self.method, self._retrained)
+        none = np.zeros(len(picked))
+        self._games = tuple(
+            method.game_of(
+                self._half, self._engine, torch.zeros(len(picked), method.public.numel()), none, self._counts
+            )
+            for method in (self.method, self._retrained)
         )
 
     def deal(self, number: int) -> _Deal:
@@ -133,11 +138,7 @@ class _Half:
         shares = _shares(self.method.grown, self._x, owned, labels)
         rows = shares + torch.from_numpy(self._noise[:, None] * self._generator.standard_normal(tuple(shares.shape)))
         exact = _shares(self._retrained.grown, self._x, owned, labels)
-        none = np.zeros(len(owned))
-        games = (
-            self.method.game_of(self._judge, rows, self._noise, self._counts),
-            self._retrained.game_of(self._truth, exact, none, self._counts),
-        )
+        games = self._games[0].of(rows, self._noise), self._games[1].of(exact, np.zeros(len(owned)))
         values, truth = (value_game(game).values for game in games)
         differ = float((shares - self.method.public.flatten()).square().sum(1).mean())
         return _Deal(spearman(values, truth), spearman(self._counts, truth), differ)

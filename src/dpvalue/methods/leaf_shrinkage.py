@@ -1,26 +1,111 @@
 """From noisy shares in leaves to what a party's counts are likely to be: free, from releases and public things.
 
-A party of M units releases, for each cell (tree, leaf, class), its number of units there over M, plus noise of standard
-deviation s. It is taken for
+A party's counts y have noise of standard deviation nu in each cell. Its size M is read from the release: the mean over
+trees of the sum of all cells, so that rows that do not count are not paid. Along directions u in which naturally
+differing groups of public rows differ, its deviation from the public shares has a prior: as far as such groups are off,
+and by chance h / M, h being the variance of one record. Counts are moved half of the way to their posterior mean,
 
-    presence * (public shares + deviation) + noise,
+    posterior = M (public + sum over u of u z (s^2 + h / M) / (s^2 + h / M + (nu / M)^2)),    z = u . (y / M - public).
 
-with the presence the share of its units that count. Presence has a prior (nearly all parties have all units, some none)
-and is averaged over its likelihood, from the totals of the trees. The deviation of each tree is shrunk by positive-part
-James and Stein: by 1 - (k - 2) s^2 / |deviation|^2, k being the number of cells of a tree. What is negative after that
-counts as zero, and each tree keeps its total. A blank party, whose total is noise alone, is thereby read as nothing.
+In other directions, such as those in which the totals of trees disagree, nothing is expected but noise. Half of the way
+leaves a part of the noise, which is the same for every coalition that the party is in, and spares what no public group
+has shown. Without noise nothing is moved.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
+from dpvalue.data.utility import PublicSet
+from dpvalue.methods.leaves import Grown
+from dpvalue.models import LeafOnes
+from dpvalue.streams import Purpose, stream
 
-_ALL, _NONE = 0.9, 0.05  # priors of all units counting, and none
-_PRESENCES = np.linspace(0.0, 1.0, 41)
+_PART = 0.5  # of the way to the posterior mean
+_GROUPS = 300
+_MOST_ROWS = 2000  # public rows that groups are made of
+_MOST_NUMBERS = 2**25  # of ones of these rows
+_LEAST_SIZE, _LEAST_GROUP = 1.0, 10
+_LEAST_SHARE = 1e-3  # of a direction's variance, where chance is as large
+_SMALLEST = 1e-8
+_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """How naturally differing groups of public rows are off, in cells of a forest.
+
+    Attributes:
+        public: the shares of all public rows (size,).
+        directions: in which groups differ (r, size), of length 1.
+        spread: the variance of groups along each (r,).
+        record: the variance of one record along each (r,).
+    """
+
+    public: Floats
+    directions: Floats
+    spread: Floats
+    record: Floats
+
+    @classmethod
+    def of(cls, grown: Grown, x: Tensor, y: Tensor) -> Prior:
+        """Return the prior that public rows give.
+
+        Formal guarantee: reads public rows only.
+        """
+        generator, ones = stream(_SEED, Purpose.LEAF_GROUPS), LeafOnes(grown.forest, grown.classes)
+        most = max(_LEAST_GROUP, min(_MOST_ROWS, _MOST_NUMBERS // ones.size))
+        some = torch.from_numpy(np.sort(generator.permutation(len(x))[:most])).to(x.device)
+        x, y = x[some], y[some]
+        leaf, like = ones.inputs(x), x.new_zeros(1, dtype=torch.float64)
+        own = ones.ones(leaf, y, like).cpu().numpy()
+        others = (ones.ones(leaf, (y + step) % grown.classes, like) for step in range(1, grown.classes))
+        other = sum(other.cpu().numpy() for other in others) / (grown.classes - 1)
+        made = list(_groups(x.flatten(1).cpu().numpy().astype(np.float64), y.cpu().numpy(), grown.classes, generator))
+        weights, wrong = np.stack([weights for weights, _ in made]), np.array([share for _, share in made])[:, None]
+        public = own.mean(0)
+        away = (weights @ own) * (1 - wrong) + (weights @ other) * wrong - public
+        _, lengths, directions = np.linalg.svd(away, full_matrices=False)
+        kept = lengths > _SMALLEST * max(float(lengths[0]), _SMALLEST)
+        directions, energy = directions[kept], np.square(lengths[kept]) / _GROUPS
+        record = ((own - public) @ directions.T).var(0)
+        chance = record * float(np.square(weights).sum(1).mean())
+        return cls(public, directions, np.maximum(energy - chance, _LEAST_SHARE * energy), record)
+
+
+def _groups(x: Floats, y: Ints, classes: int, generator: np.random.Generator) -> Iterator[tuple[Floats, float]]:
+    """Weights (rows,) of groups of rows, and the share of their labels that are wrong.
+
+    A group is a range of a feature or of a projection, the neighbourhood of a row, or any rows, with other classes or
+    wrong labels.
+    """
+    spread = x.std(0)
+    z = (x - x.mean(0)) / np.where(spread > 0, spread, 1.0)
+    for number in range(_GROUPS):
+        size = min(len(y), max(_LEAST_GROUP, int(generator.choice([1 / 8, 1 / 4, 1 / 2]) * len(y))))
+        kind = number % 4
+        if kind == 0:
+            places = z[:, generator.integers(z.shape[1])] + 1e-6 * generator.standard_normal(len(y))
+        elif kind == 1:
+            places = z @ generator.standard_normal(z.shape[1])
+        elif kind == 2:
+            places = np.square(z - z[generator.integers(len(y))]).sum(1)
+        else:
+            places = generator.random(len(y))
+        first = 0 if kind == 2 else int(generator.integers(len(y) - size + 1))
+        weights = np.zeros(len(y))
+        weights[np.argsort(places, kind="stable")[first : first + size]] = 1.0
+        if kind == 3 or generator.random() < 0.5:
+            weights *= (generator.dirichlet(np.full(classes, 0.5)) * classes)[y] + 1e-9
+        is_wrong = kind == 3 and generator.random() < 0.5
+        yield weights / weights.sum(), float(generator.choice([0.2, 0.4])) if is_wrong else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,50 +113,44 @@ class Reading:
     """How releases in leaves are read.
 
     Attributes:
-        public: the shares of public rows (trees, leaves, classes), which sum to 1 in each tree.
+        grown: the forest.
+        public: the public rows that say how parties may differ.
     """
 
-    public: Floats
+    grown: Grown
+    public: PublicSet
+
+    @cached_property
+    def prior(self) -> Prior:
+        """How parties may differ; made where there is noise."""
+        return Prior.of(self.grown, self.public.x, self.public.y)
 
     def counts(self, rows: Floats, noise_std: Floats, units: Ints) -> Floats:
-        """Return what parties' counts are likely to be (n, size), none below zero."""
-        presence, deviation, kept = self._parts(rows, noise_std)
-        return self._whole(presence, kept[..., None] * deviation, units)
+        """Return what parties' counts are likely to be (n, size); without noise, what they are."""
+        counts: Floats = rows * units[:, None]
+        if not noise_std.any():
+            return counts
+        sizes, likely, _ = self._posterior(counts, noise_std * units)
+        whole = sizes[:, None] * (self.prior.public + likely @ self.prior.directions)
+        return np.where(noise_std[:, None] > 0, counts + _PART * (whole - counts), counts)
 
     def drawn(self, rows: Floats, noise_std: Floats, units: Ints, generator: np.random.Generator) -> Floats:
-        """Return a draw of what parties' counts may be, given what was released (n, size)."""
-        presence, deviation, kept = self._parts(rows, noise_std)
-        spread = np.sqrt(kept) * noise_std[:, None]
-        moved = kept[..., None] * deviation + spread[..., None] * generator.standard_normal(deviation.shape)
-        return self._whole(presence, moved, units)
+        """Return a draw of what parties' counts may be, given what was released (n, size); none is negative."""
+        counts: Floats = rows * units[:, None]
+        if not noise_std.any():
+            return counts
+        sizes, likely, variance = self._posterior(counts, noise_std * units)
+        moved = likely + np.sqrt(variance) * generator.standard_normal(likely.shape)
+        off = noise_std * units * np.sqrt(counts.shape[1]) / self.grown.forest.trees
+        sizes = np.clip(sizes + off * generator.standard_normal(len(sizes)), 0.0, units)
+        whole = np.maximum(sizes[:, None] * (self.prior.public + moved @ self.prior.directions), 0.0)
+        return np.where(noise_std[:, None] > 0, whole, counts)
 
-    def _parts(self, rows: Floats, noise_std: Floats) -> tuple[Floats, Floats, Floats]:
-        """Presence (n,), deviations (n, trees, cells) and how much of these is kept (n, trees)."""
-        trees = len(self.public)
-        shares = rows.reshape(len(rows), trees, -1)
-        cells = shares.shape[2]
-        presence = _presence(shares.sum(2).mean(1), noise_std * np.sqrt(cells / trees))
-        deviation = shares - presence[:, None, None] * self.public.reshape(trees, -1)
-        squares = np.square(deviation).sum(2)
-        noise = max(cells - 2, 1) * np.square(noise_std)[:, None]
-        kept = np.clip(1 - noise / np.maximum(squares, 1e-300), 0.0, 1.0)
-        return presence, deviation, np.where(noise > 0, kept, 1.0)
-
-    def _whole(self, presence: Floats, deviation: Floats, units: Ints) -> Floats:
-        """Counts of shares of which none is below zero, and each tree has the total that is present."""
-        public = self.public.reshape(len(self.public), -1)
-        shares = np.maximum(presence[:, None, None] * public + deviation, 0.0)
-        totals = shares.sum(2, keepdims=True)
-        shares *= presence[:, None, None] / np.where(totals > 0, totals, 1.0)
-        return np.asarray((shares * units[:, None, None]).reshape(len(shares), -1))
-
-
-def _presence(totals: Floats, std: Floats) -> Floats:
-    """The mean share of units that count, given noisy totals (n,); the totals themselves where there is no noise."""
-    prior = np.full(len(_PRESENCES), (1 - _ALL - _NONE) / (len(_PRESENCES) - 2))
-    prior[0], prior[-1] = _NONE, _ALL
-    scale = np.where(std > 0, std, 1.0)
-    logs = -0.5 * np.square((totals[:, None] - _PRESENCES) / scale[:, None]) + np.log(prior)
-    likely = np.exp(logs - logs.max(1, keepdims=True))
-    means = (likely @ _PRESENCES) / likely.sum(1)
-    return np.where(std > 0, means, np.clip(totals, 0.0, 1.0))
+    def _posterior(self, counts: Floats, noise: Floats) -> tuple[Floats, Floats, Floats]:
+        """Sizes (n,), and of deviations along the directions mean and variance (n, r)."""
+        prior = self.prior
+        sizes = np.maximum(counts.sum(1) / self.grown.forest.trees, _LEAST_SIZE)
+        along = (counts / sizes[:, None] - prior.public) @ prior.directions.T
+        before = prior.spread + prior.record / sizes[:, None]
+        heard = np.square(noise / sizes)[:, None]
+        return sizes, along * before / (before + heard), before * heard / (before + heard)

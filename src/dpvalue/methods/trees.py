@@ -137,9 +137,7 @@ class Trees(Method):
         assert law is not None
         multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, situation.n, law)
         unit, neighbours = ("record", "zero_out") if privacy is None else (privacy.unit, privacy.neighbours)
-        one = Mechanism(1.0, multiplier, unit, neighbours, law)
-        noise = one.noise_std(torch.from_numpy(situation.units)).numpy()
-        shape = choose_forest(noise, situation.model.width)
+        shape = choose_forest(situation.n, situation.model.width)
         method = cls.of_shape(shape, situation.public, situation.model.width, settings.seed)
         norm = norm_of(shape.trees)
         return Choice(
@@ -180,11 +178,14 @@ class Trees(Method):
 
     def game(self, table: ReleaseTable, public: PublicSet, engine: Engine) -> LeafGame:
         """Return the game of the table's counts."""
-        return self.game_of(Judge(self.grown, public, engine), table.rows, table.noise_std, table.sizes)
+        return self.game_of(public, engine, table.rows, table.noise_std, table.sizes)
 
-    def game_of(self, judge: Judge, rows: Tensor, noise_std: np.ndarray, units: np.ndarray) -> LeafGame:
-        """Return the game of such releases."""
-        return LeafGame(judge, Reading(self.public.numpy()), rows, noise_std, units)
+    def game_of(
+        self, public: PublicSet, engine: Engine, rows: Tensor, noise_std: np.ndarray, units: np.ndarray
+    ) -> LeafGame:
+        """Return the game of such releases, read and judged by public rows."""
+        judge, reading = Judge(self.grown, public, engine), Reading(self.grown, public)
+        return LeafGame(judge, reading, rows, noise_std, units)
 
     def coverage(self, table: ReleaseTable) -> tuple[Holding, ...]:
         """Return what parties mostly hold themselves, for sure, of classes and of nodes near the roots."""
@@ -195,9 +196,9 @@ class Trees(Method):
 
     def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> LeafGame:
         """Return the game of parties with these counts, of the first sizes."""
-        judge, few = Judge(self.grown, situation.public, situation.settings.engine), np.arange(len(rows)) % situation.n
+        few, engine = np.arange(len(rows)) % situation.n, situation.settings.engine
         noise = choice.mechanism.noise_std(torch.from_numpy(situation.units[few])).numpy()
-        return self.game_of(judge, rows, noise, np.maximum(situation.sizes[few], 1))
+        return self.game_of(situation.public, engine, rows, noise, np.maximum(situation.sizes[few], 1))
 
     def digest(self, model: Any, example_row: Tensor) -> str:
         """Return the digest of ones in these trees."""

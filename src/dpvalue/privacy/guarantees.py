@@ -90,7 +90,7 @@ class Guarantee:
 
     Example:
         >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
-        >>> spent.mechanism, spent.epsilon, round(spent.advantage, 2)
+        >>> guarantee.mechanism, guarantee.epsilon, round(guarantee.advantage, 2)
         ('Laplace', 1.0, 0.39)
     """
 
@@ -143,7 +143,7 @@ class Guarantee:
             DpvalueError: an unknown relation, or a run without differential privacy.
 
         Example:
-            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.under("replace")
+            >>> dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee.epsilon_under("replace")
             2.0
         """
         require_choice("neighbours", neighbours, NEIGHBOURS)
@@ -282,7 +282,7 @@ def total_epsilon(guarantees: Sequence[Guarantee], delta: float) -> float:
 
     Example:
         >>> guarantee = dpv.plan(20, privacy=Privacy(epsilon=1.0, delta=0)).guarantee
-        >>> round(total_epsilon([spent, spent], delta=0.0), 6)
+        >>> round(total_epsilon([guarantee, guarantee], delta=0.0), 6)
         2.0
     """
     for run in guarantees:

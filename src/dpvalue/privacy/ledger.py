@@ -153,7 +153,7 @@ class Ledger:
 
         Example:
             >>> ledger = Ledger.create("two.ledger", Privacy(epsilon=1.0), name="north")
-            >>> ledger.under("spring study").purpose
+            >>> ledger.with_purpose("spring study").purpose
             'spring study'
         """
         return Ledger(self.path, purpose, self._head_file)

@@ -200,7 +200,7 @@ def expected_wrong(n: int, first: int, share: float, auc: float, law: Law) -> fl
     the lowest 20 with Laplace noise; with Gaussian noise at epsilon 8, where little of the AUC is due to noise, up to
     a third fewer.
 
-    >>> expected_wrong(100, 20, 0.1, 0.5, law_named("gaussian"))
+    >>> expected_wrong(100, 20, 0.1, 0.5, find_law("gaussian"))
     2.0
     """
     unit_scale, no_scale = np.ones(()), np.full((), 1e-9)
