@@ -148,11 +148,10 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     import dpvalue as dpv
-    from dpvalue.api import value_run
     from dpvalue.games.semivalues import semivalues
     from dpvalue.planning.settings import Settings
     from dpvalue.progress import reporting
-    from dpvalue.runs.run import run_for
+    from dpvalue.runs.run import run_for, value_run
 
     private, public, groups, bad = drawn(case, run)
     utility = dpv.Utility(*public)
@@ -166,9 +165,11 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
     with engine.threading(), reporting(False) as tell:
         made = run_for(dpv.Parties(*private, groups), utility, settings)
         values = value_run(made, utility, semivalues("shapley"), tell).values["shapley"]
+    expected = made.choice.expectation
+    assert expected is not None
     return {
-        "expected": made.choice.expected_auc,
-        "error": made.choice.expected_error,
+        "expected": expected.auc,
+        "error": expected.error,
         "found": dpv.detection.auc(values, bad),
         "parties": [int((~bad).sum()), int(bad.sum())],
         "released": f"{made.choice.guarantee.mechanism}, {made.choice.projection}",

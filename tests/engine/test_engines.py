@@ -141,8 +141,8 @@ X, y = generator.normal(size=(len(groups), 20)), generator.integers(2, size=len(
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 parties = dpv.Parties(X, y, groups, persons=np.arange(len(groups)))
 table = dpv.release(
-    parties, (X[:100], y[:100]), privacy=dpv.Privacy(4.0, 1e-9, unit=unit), clip=1.0, learning_rate=0.1, noise="fast",
-    projection=None, schedule=dpv.Schedule("replay", rounds=2, probes=2), progress=False,
+    parties, (X[:100].copy(), y[:100].copy()), privacy=dpv.Privacy(4.0, 1e-9, unit=unit), clip=1.0, learning_rate=0.1,
+    noise="fast", projection=None, schedule=dpv.Schedule("replay", rounds=2, probes=2), progress=False,
     engine=dpv.Local(device="cpu", threads=2),
 )
 assert table.rows.isfinite().all() and (table.rows != 0).any(1).all()

@@ -564,8 +564,8 @@ def test_a_program_ends_with_who_keeps_it(tmp_path: Path) -> None:
     code = """
 import os, sys, time
 from pathlib import Path
-from dpvalue.flower.supervise import Kept
-Kept([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path(sys.argv[1]) / "log").start()
+from dpvalue.flower.supervise import SupervisedProcess
+SupervisedProcess([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path(sys.argv[1]) / "log").start()
 kept = None
 while True:
     time.sleep(0.1)
