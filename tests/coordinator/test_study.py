@@ -40,7 +40,8 @@ from dpvalue.party.policy import Policy, Protection
 from dpvalue.party.party import PartyFile
 name, job, own, request, out = sys.argv[1:]
 policy = Policy(Protection(epsilon=100.0), unsigned=True)
-agent = Agent(name, PartyFile(Path(own)), None, policy, simulation=True, engine=dpv.Local(device="cpu", dtype="float64"))
+engine = dpv.Local(device="cpu", dtype="float64")
+agent = Agent(name, PartyFile(Path(own)), None, policy, simulation=True, engine=engine)
 Path(out).write_bytes(agent.answer(Path(job).read_bytes(), Path(request).read_bytes() if request else b""))
 """
 

@@ -565,7 +565,8 @@ def test_a_program_ends_with_who_keeps_it(tmp_path: Path) -> None:
 import os, sys, time
 from pathlib import Path
 from dpvalue.flower.supervise import SupervisedProcess
-SupervisedProcess([sys.executable, "-c", "import time; time.sleep(600)"], dict(os.environ), Path(sys.argv[1]) / "log").start()
+command = [sys.executable, "-c", "import time; time.sleep(600)"]
+SupervisedProcess(command, dict(os.environ), Path(sys.argv[1]) / "log").start()
 kept = None
 while True:
     time.sleep(0.1)
