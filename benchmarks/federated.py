@@ -23,7 +23,7 @@ from sklearn.decomposition import PCA
 
 import dpvalue as dpv
 from dpvalue.experiments.paper.datasets import load
-from dpvalue.experiments.paper.problem import Problem, make_sets
+from dpvalue.experiments.paper.problem import PaperProblem, make_sets
 
 CLIENTS, IMAGES, PUBLIC, SHARE, FEATURES = 20, 60, 500, 0.3, 20
 ORDERS, DELTA, REFIT = 100, 1e-5, "refit game"
@@ -41,19 +41,19 @@ CLAIMED = "claimed eps 1 per party (the paper's accounting)"
 ENGINE = dpv.Local(device="cpu")
 
 
-def problem(seed: int, folder: str) -> Problem:
+def problem(seed: int, folder: str) -> PaperProblem:
     """Return the clients and public rows of a seed, reduced by what the public rows say."""
     X, y = load("mnist", folder)
     drawn = make_sets((X.reshape(len(X), -1), y), CLIENTS, IMAGES, PUBLIC, seed, SHARE)
     (train, labels), (test, judges) = drawn.train, drawn.test
     reduce = PCA(FEATURES, random_state=0).fit(test)
     scale = float(np.sqrt(reduce.explained_variance_.mean()))
-    return Problem(
+    return PaperProblem(
         (reduce.transform(train) / scale, labels), (reduce.transform(test) / scale, judges), drawn.changed, IMAGES
     )
 
 
-def values(method: str, drawn: Problem, privacy: dpv.Privacy | None, seed: int) -> dict[str, Any]:
+def values(method: str, drawn: PaperProblem, privacy: dpv.Privacy | None, seed: int) -> dict[str, Any]:
     """Value the clients by a method; return the values, and what they took."""
     began = time.process_time()
     settings = dpv.Settings(privacy=privacy, noise="fast", engine=ENGINE, seed=seed)

@@ -19,7 +19,7 @@ import dpvalue as dpv
 from dpvalue.arrays import Floats, Ints
 from dpvalue.experiments.paper.abreast import Lane, walk_abreast
 from dpvalue.experiments.paper.methods import open_run, running_mean
-from dpvalue.experiments.paper.problem import Problem
+from dpvalue.experiments.paper.problem import PaperProblem
 from dpvalue.experiments.paper.readings import AS_RUN
 from dpvalue.models import build_model, paper_cnn
 from dpvalue.party.contributions import Contributions
@@ -208,7 +208,7 @@ def abreast_gap(device: str) -> float:
     lanes, found = [], []
     for seed, rate in enumerate((0.05, 0.02)):
         train, test = data((1, 12, 12), 70)  # a stretch of 50, and the rest
-        problem = Problem(train, test, np.zeros(70, dtype=bool))
+        problem = PaperProblem(train, test, np.zeros(70, dtype=bool))
         own = {"model": "cnn", "engine": dpv.Local(device=device), "reading": AS_RUN.at(rate), "learning_rate": rate}
         run = open_run([running_mean(0.4)], problem, 5, 1.0, metric="loss", seed=seed, **own)
         together: list[Any] = []

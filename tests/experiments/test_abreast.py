@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dpvalue.experiments.paper import abreast, valuing
-from dpvalue.experiments.paper.methods import IID, Method, open_run, paper_rate, running_mean
-from dpvalue.experiments.paper.problem import Problem, make_problem
+from dpvalue.experiments.paper.methods import IID, PaperMethod, open_run, paper_rate, running_mean
+from dpvalue.experiments.paper.problem import PaperProblem, make_problem
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN
-from dpvalue.experiments.paper.trials import Experiment, Scale, missing_batches
+from dpvalue.experiments.paper.trials import Experiment, TrialScale, missing_batches
 from dpvalue.experiments.paper.valuing import ValuationSpec, run_together
 from dpvalue.protocol.schedule import Schedule
 from tests import gpu_checks
@@ -20,14 +20,14 @@ from tests import gpu_checks
 METHODS = [running_mean(), running_mean(0.5), IID]
 
 
-def images(seed: int, per_party: int = 1) -> Problem:
+def images(seed: int, per_party: int = 1) -> PaperProblem:
     """Digits as images, three classes."""
     split = make_problem("digits", None, 400, 200, seed=seed, share=0.3)
     (X, y), (X_test, y_test) = split.train, split.test
     kept, judges = np.flatnonzero(y < 3)[: 12 * per_party], y_test < 3
     train = X[kept].reshape(-1, 1, 8, 8), y[kept]
     changed = split.changed[kept].reshape(-1, per_party)[:, 0]
-    return Problem(train, (X_test[judges].reshape(-1, 1, 8, 8), y_test[judges]), changed, per_party)
+    return PaperProblem(train, (X_test[judges].reshape(-1, 1, 8, 8), y_test[judges]), changed, per_party)
 
 
 def asked(per_party: int = 1) -> dict[str, ValuationSpec]:
@@ -86,7 +86,7 @@ def test_what_is_walked_by_itself() -> None:
     (X, y), (X_test, y_test) = problem.train, problem.test
     flat = replace(problem, train=(X.reshape(12, 64), y), test=(X_test.reshape(-1, 64), y_test))
     fresh = replace(running_mean(), schedule=Schedule("running-mean", fresh_start=True))
-    cases: list[tuple[Method, str, str]] = [
+    cases: list[tuple[PaperMethod, str, str]] = [
         (IID, "cnn", "fast"), (running_mean(block=2), "cnn", "fast"), (running_mean(), "logistic", "fast"),
         (fresh, "cnn", "fast"), (running_mean(), "cnn", "secure"), (running_mean(), "cnn", "fast"),
     ]  # fmt: skip
@@ -103,7 +103,7 @@ def test_trials_that_share_walks_are_batched_on_a_gpu_alone(tmp_path: Any) -> No
     made: dict[str, Any] = {"title": "", "data": (), "minutes": "", "trial": None, "show": None, "check": None}
     together = Experiment(name="a", trials=130, together=lambda scale, numbers: [], **made)
     lone = Experiment(name="b", trials=3, **made)
-    cpu, gpu = Scale(quick=False, data=None), Scale(quick=False, data=None, device="cuda")
+    cpu, gpu = TrialScale(quick=False, data=None), TrialScale(quick=False, data=None, device="cuda")
     (tmp_path / "a" / "full").mkdir(parents=True)
     (tmp_path / "a" / "full" / "trial-1.json").write_text("{}")
     assert [len(one) for one in missing_batches(together, cpu, tmp_path)] == [1] * 129

@@ -40,7 +40,7 @@ def test_memory_is_measured() -> None:
 def test_a_case_prints_lines_and_writes_facts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line = cases.Line("a case", 2.0, 1000.0, 3.0, 60.5, "the literal loop", ">= 60")
+    line = cases.BenchmarkLine("a case", 2.0, 1000.0, 3.0, 60.5, "the literal loop", ">= 60")
     monkeypatch.setitem(cases.CPU_CASES, "growth", lambda: [line])
     cases.run_cases(["growth"], tmp_path / "out.json")
     printed = capsys.readouterr().out

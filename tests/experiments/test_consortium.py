@@ -17,7 +17,7 @@ from dpvalue.experiments.consortium.cells import CELLS, DEFECT_SETS, Cell, chose
 from dpvalue.experiments.consortium.check import compare
 from dpvalue.experiments.consortium.defects import DEFECTS, FREE_RIDER, UNKNOWN, Public, Records
 from dpvalue.experiments.consortium.fits import fit
-from dpvalue.experiments.consortium.harness import Intervals, Outcome, judge, pearson, score, shares, spearman
+from dpvalue.experiments.consortium.harness import CellOutcome, IntervalScores, judge, pearson, score, shares, spearman
 from dpvalue.experiments.consortium.problems import make_problem
 from dpvalue.experiments.consortium.stored import keep_data, read_truths, truth_of, write_truths
 from dpvalue.experiments.consortium.truth import Values, coalition_worths, private_stack, retrain
@@ -293,9 +293,10 @@ def test_scores() -> None:
     assert perfect.coverage is perfect.sure is None
     values = np.array([0.1, 0.1, 0.1, -0.1])
     below, above = np.array([0.05, 0.2, 0.05, 0.05]), np.array([0.3, 0.2, 0.05, 0.05])
-    intervals = Intervals(values - below, values + above)
+    intervals = IntervalScores(values - below, values + above)
     found = judge(
-        Outcome("m", Cell("digits", 4), 0, 1.0, Values(values, -truth.loo), intervals, noise_free=values + 0.1), truth
+        CellOutcome("m", Cell("digits", 4), 0, 1.0, Values(values, -truth.loo), intervals, noise_free=values + 0.1),
+        truth,
     )
     assert found.loo_spearman == pytest.approx(-1)
     assert found.sign == pytest.approx(2 / 3)  # the third is wrong; the fourth is zero in truth

@@ -19,7 +19,7 @@ from dpvalue.experiments.consortium.stored import (
     write_scored,
     write_truths,
 )
-from dpvalue.experiments.consortium.tasks import Task, work
+from dpvalue.experiments.consortium.tasks import CellTask, work
 from dpvalue.experiments.consortium.truth import retrain
 
 CELL = Cell("breast-cancer", n=4)
@@ -33,8 +33,8 @@ def truths(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def task(truths: Path, method: str, epsilon: float, seed: int = 0, intervals: bool = False) -> Task:
-    return Task(CELL.name, seed, method, epsilon, "", str(truths), intervals)
+def task(truths: Path, method: str, epsilon: float, seed: int = 0, intervals: bool = False) -> CellTask:
+    return CellTask(CELL.name, seed, method, epsilon, "", str(truths), intervals)
 
 
 def test_what_is_run_is_scored_kept_and_shown(truths: Path, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from dpvalue.experiments.consortium.natural.truth import (
     boosted_losses,
     retrain_natural,
 )
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.paper.datasets import HOSPITALS
 
 
@@ -197,7 +197,7 @@ def brute_force(worth: Callable[[tuple[int, ...]], float], n: int) -> tuple[np.n
     return shapley / factorial(n), np.array(loo)
 
 
-def scikit_learns(problem: Problem, model: str, members: tuple[int, ...]) -> float:
+def scikit_learns(problem: PartyProblem, model: str, members: tuple[int, ...]) -> float:
     """The worth of a coalition, as a reader of the module's docstring would compute it."""
     judging, known = problem.utility()
     if not members:
@@ -238,7 +238,7 @@ def test_a_coalition_of_one_class_says_its_share() -> None:
     np.testing.assert_allclose(losses[1 << one], expected)
 
 
-def identity(losses: np.ndarray, problem: Problem) -> np.ndarray:
+def identity(losses: np.ndarray, problem: PartyProblem) -> np.ndarray:
     return losses
 
 

@@ -20,7 +20,7 @@ from dpvalue.experiments.paper.methods import DEFAULT_EQUAL, IID, PAPER_NOISE, b
 from dpvalue.experiments.paper.pages import markdown, mean_and_error
 from dpvalue.experiments.paper.problem import make_problem
 from dpvalue.experiments.paper.theory import f_of_v
-from dpvalue.experiments.paper.trials import Scale, missing_trials, stored_trials
+from dpvalue.experiments.paper.trials import TrialScale, missing_trials, stored_trials
 
 COMMAND = str(Path(sys.executable).with_name("dpvalue"))
 RESULTS = Path(__file__).parents[2] / "results"
@@ -173,7 +173,7 @@ def test_trials_are_kept_and_continued(tmp_path: Path) -> None:
 
 
 def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
-    experiment, scale, folder = EXPERIMENTS["uncertainty"], Scale(True, None), tmp_path / "results"
+    experiment, scale, folder = EXPERIMENTS["uncertainty"], TrialScale(True, None), tmp_path / "results"
     place = experiment.place(scale, folder)
     for number in missing_trials(experiment, scale, folder):
         place.mkdir(parents=True, exist_ok=True)
@@ -186,7 +186,7 @@ def test_trials_of_another_version_are_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_trial_that_contradicts_the_paper_is_an_error(tmp_path: Path) -> None:
-    experiment, scale, folder = EXPERIMENTS["uncertainty"], Scale(quick=True, data=None), tmp_path / "results"
+    experiment, scale, folder = EXPERIMENTS["uncertainty"], TrialScale(quick=True, data=None), tmp_path / "results"
     place = experiment.place(scale, folder)
     for number in missing_trials(experiment, scale, folder):
         place.mkdir(parents=True, exist_ok=True)
@@ -219,7 +219,7 @@ def test_the_list_and_bad_names(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(page.parent.name for page in RESULTS.glob("*/full.md")))
 def test_a_committed_page_is_what_its_trials_show(name: str, tmp_path: Path) -> None:
-    experiment, scale = EXPERIMENTS[name], Scale(quick=False, data=None)
+    experiment, scale = EXPERIMENTS[name], TrialScale(quick=False, data=None)
     trials = stored_trials(experiment, scale, RESULTS)
     assert len(trials) == experiment.trials
     experiment.check(trials, False)
@@ -229,7 +229,7 @@ def test_a_committed_page_is_what_its_trials_show(name: str, tmp_path: Path) -> 
 
 def test_the_committed_table_agrees_with_the_paper() -> None:
     experiment = EXPERIMENTS["semivalues"]
-    trials = stored_trials(experiment, Scale(quick=False, data=None), RESULTS)
+    trials = stored_trials(experiment, TrialScale(quick=False, data=None), RESULTS)
     assert len(trials) == 5
     experiment.check(trials, False)
     for one in trials:
@@ -261,5 +261,5 @@ def test_covertype_has_the_order_of_the_paper_in_small(tmp_path: Path) -> None:
     assert "| Shapley, paper | 0.905 (.001) |" in done.stdout
     assert "| LOO, paper | 0.832 | 0.511 | 0.659 | 0.720 |" in done.stdout
     assert not (tmp_path / "results" / "loo" / "quick").exists()  # it shows the walks of semivalues
-    trials = stored_trials(EXPERIMENTS["semivalues"], Scale(quick=True, data=None), tmp_path / "results")
+    trials = stored_trials(EXPERIMENTS["semivalues"], TrialScale(quick=True, data=None), tmp_path / "results")
     assert trials[0]["readings"]["as printed"]["i.i.d."]["epsilon"] > 10  # said as it is

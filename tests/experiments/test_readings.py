@@ -14,7 +14,7 @@ from dpvalue.experiments.paper.agreement import agreement, cell_number
 from dpvalue.experiments.paper.methods import IID, open_run, spent
 from dpvalue.experiments.paper.problem import CHOICES, TRIALS, make_problem, make_sets, part
 from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, LOOSE, Watch
-from dpvalue.experiments.paper.trials import Scale, stored_trials
+from dpvalue.experiments.paper.trials import TrialScale, stored_trials
 from dpvalue.experiments.paper.valuing import run_methods
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -103,10 +103,10 @@ def test_every_sweep_draws_from_the_rows_for_choices(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(use_cases, "features", lambda *given, **more: (np.zeros((5, 4)), np.zeros(5)))
     for experiment in sweeps.RATES:
         with pytest.raises(DrawnError):
-            experiment.trial(Scale(quick=True, data=None), 0)
+            experiment.trial(TrialScale(quick=True, data=None), 0)
     for trial in (labels.SEMIVALUES_MNIST.trial, use_cases.USE_CASES[0].trial):
         with pytest.raises(DrawnError):
-            trial(Scale(quick=True, data=None), 0)
+            trial(TrialScale(quick=True, data=None), 0)
     assert seen == [CHOICES] * len(sweeps.RATES) + [TRIALS] * 2
 
 
@@ -147,7 +147,7 @@ def test_a_rate_that_diverges_is_shown_and_not_fitted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in sweeps.SWEEPS if (RESULTS / f"{name}-rates").is_dir()])
 def test_the_fitted_reading_is_what_its_sweep_says(name: str) -> None:
-    trials = stored_trials(EXPERIMENTS[f"{name}-rates"], Scale(quick=False, data=None), RESULTS)
+    trials = stored_trials(EXPERIMENTS[f"{name}-rates"], TrialScale(quick=False, data=None), RESULTS)
     reading, rate = sweeps.SWEEPS[name].fitted(trials)
     task = {"semivalues": labels.COVERTYPE, "semivalues-mnist": labels.MNIST}.get(name)
     run, fitted = (task.run, task.fitted) if task else (use_cases.CASES[name].run, use_cases.CASES[name].fitted)
@@ -159,7 +159,7 @@ def test_the_fitted_reading_is_what_its_sweep_says(name: str) -> None:
 def test_four_of_five_cells_of_both_tables_of_semivalues_are_near_the_paper() -> None:
     near, cells = 0, 0
     for name, task in (("semivalues", labels.COVERTYPE), ("semivalues-mnist", labels.MNIST)):
-        trials = stored_trials(EXPERIMENTS[name], Scale(quick=False, data=None), RESULTS)
+        trials = stored_trials(EXPERIMENTS[name], TrialScale(quick=False, data=None), RESULTS)
         found = labels.agreement_of(labels.PAPER_CELLS[task.data], trials, task.shown)
         near, cells = near + found.within[0.05], cells + found.cells_in_all
     assert near >= 0.8 * cells == 32
@@ -173,7 +173,7 @@ def test_a_sweep_in_small(tmp_path: Path) -> None:
     images[np.arange(1000), :, 2 * y] += 180
     np.savez(tmp_path / "mnist.npz", x_train=images.astype(np.uint8), y_train=y)
     experiment = EXPERIMENTS["sets-mnist-rates"]
-    trials = [experiment.trial(Scale(quick=True, data=str(tmp_path)), place) for place in (0, 1)]
+    trials = [experiment.trial(TrialScale(quick=True, data=str(tmp_path)), place) for place in (0, 1)]
     assert ["rules" in trial for trial in trials] == [True, False]
     assert [trial["rate"] for trial in trials] == ["0.005", "0.01"]
     assert "(fitted)" in experiment.show(trials, tmp_path / "figure")

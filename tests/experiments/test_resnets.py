@@ -15,7 +15,7 @@ from torch.nn import functional
 import dpvalue as dpv
 from dpvalue.experiments.paper import EXPERIMENTS, resnets, use_cases
 from dpvalue.experiments.paper.datasets import MissingDataError
-from dpvalue.experiments.paper.trials import Scale
+from dpvalue.experiments.paper.trials import TrialScale
 from dpvalue.experiments.paper.valuing import run_methods
 
 
@@ -24,7 +24,7 @@ def weights(name: str) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     shapes = {**resnets.Trunk(name).state_dict()}
     last = f"layer4.{resnets.DEPTHS[name][-1] - 1}"
-    shapes |= {f"{last}.{key}": value for key, value in resnets.Block(512, 512).state_dict().items()}
+    shapes |= {f"{last}.{key}": value for key, value in resnets.ResidualBlock(512, 512).state_dict().items()}
     made = {}
     for key, like in shapes.items():
         if not key.endswith("num_batches_tracked"):
@@ -111,7 +111,7 @@ def test_a_head_can_be_valued() -> None:
     """The last block, in small: many models at once give what each gives alone."""
 
     def small() -> nn.Module:
-        block = resnets.Block(6, 6)
+        block = resnets.ResidualBlock(6, 6)
         return nn.Sequential(block, nn.Flatten(), nn.Linear(24, 3)).eval()
 
     generator = np.random.default_rng(0)
@@ -142,7 +142,7 @@ def test_a_resnet_in_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return run_methods(*rest, **settings)
 
     monkeypatch.setattr(use_cases, "run_methods", noted)
-    found = EXPERIMENTS["sets-resnet18"].trial(Scale(quick=True, data=str(tmp_path)), 0)["readings"]
+    found = EXPERIMENTS["sets-resnet18"].trial(TrialScale(quick=True, data=str(tmp_path)), 0)["readings"]
     assert found["as printed"]["no DP"]["auc"] is not None
     assert set(precisions) == {"high"}
     assert torch.get_float32_matmul_precision() == "highest"

@@ -24,29 +24,29 @@ from dpvalue.experiments.paper.federated import (
 )
 from dpvalue.experiments.paper.methods import (
     IID,
-    Method,
+    PaperMethod,
     no_dp,
     open_run,
     run_method,
     running_mean,
 )
-from dpvalue.experiments.paper.problem import Problem, make_problem, make_sets
+from dpvalue.experiments.paper.problem import PaperProblem, make_problem, make_sets
 from dpvalue.experiments.paper.readings import AS_PRINTED
-from dpvalue.experiments.paper.trials import Scale, stored_trials
+from dpvalue.experiments.paper.trials import TrialScale, stored_trials
 from dpvalue.experiments.paper.valuing import run_methods
 from dpvalue.protocol.schedule import Schedule
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def clients(n: int = 12, per_party: int = 6, wrong: int = 4) -> Problem:
+def clients(n: int = 12, per_party: int = 6, wrong: int = 4) -> PaperProblem:
     """Two well separated classes; the labels of the first parties are all wrong."""
     generator = np.random.default_rng(0)
     y = generator.integers(0, 2, n * per_party + 80)
     X = np.where(y[:, None] == 1, 1.0, -1.0) + generator.normal(0, 0.8, (len(y), 4))
     changed = np.arange(n) < wrong
     labels = np.where(np.repeat(changed, per_party), 1 - y[: n * per_party], y[: n * per_party])
-    return Problem((X[: n * per_party], labels), (X[n * per_party :], y[n * per_party :]), changed, per_party)
+    return PaperProblem((X[: n * per_party], labels), (X[n * per_party :], y[n * per_party :]), changed, per_party)
 
 
 def test_one_walk_serves_all_burn_ins() -> None:
@@ -93,7 +93,7 @@ def test_images_are_standardised_by_the_public_rows() -> None:
 def test_a_federation_is_the_appendix_round_by_round() -> None:
     """Against a literal loop in numpy: combined releases, round values, and the global model."""
     problem, k, rate = clients(n=5, wrong=2), 4, 0.3
-    method = Method("decaying", Schedule("decaying", burn_in=0.25), "none")
+    method = PaperMethod("decaying", Schedule("decaying", burn_in=0.25), "none")
     run = open_run([method], problem, k, 1.0, metric="accuracy", learning_rate=rate, seed=1)
     (X, y), (X_test, y_test) = problem.train, problem.test
     features, test = np.c_[X, np.ones(len(X))], np.c_[X_test, np.ones(len(X_test))]
@@ -171,18 +171,18 @@ def test_spare_rows_are_for_the_search_alone(monkeypatch: pytest.MonkeyPatch, tm
     case = replace(use_cases.CASES["federated-mnist"], k=2, n=4, per_party=2, public=30, spare=50, orders=1)
     seen: dict[str, set[int]] = {"searched": set(), "valued": set()}
 
-    def searched(noise: str, problem: Problem, *rest: Any, **settings: Any) -> float:
+    def searched(noise: str, problem: PaperProblem, *rest: Any, **settings: Any) -> float:
         seen["searched"].add(len(problem.test[0]))
         return round_rate(noise, problem, *rest, **settings)
 
-    def valued(method: Method, problem: Problem, *rest: Any, **settings: Any) -> Any:
+    def valued(method: PaperMethod, problem: PaperProblem, *rest: Any, **settings: Any) -> Any:
         seen["valued"].add(len(problem.test[0]))
         return value_rounds(method, problem, *rest, **settings)
 
     monkeypatch.setattr(use_cases, "round_rate", searched)
     monkeypatch.setattr(use_cases, "value_rounds", valued)
     monkeypatch.setattr(use_cases, "run_methods", lambda *rest, **settings: {})
-    found = use_cases.make_trials(case, Scale(quick=False, data=str(tmp_path)), [0])[0]["readings"]
+    found = use_cases.make_trials(case, TrialScale(quick=False, data=str(tmp_path)), [0])[0]["readings"]
     assert [*found] == [reading.name for reading in case.readings]
     assert all([*methods] == ["no DP", "i.i.d.", "correlated"] for methods in found.values())
     assert seen == {"searched": {80}, "valued": {30}}
@@ -218,7 +218,7 @@ def test_a_use_case_must_show_what_the_page_says(name: str) -> None:
 @pytest.mark.parametrize("name", use_cases.CASES)
 def test_correlated_noise_is_ahead_in_every_use_case(name: str) -> None:
     """In the committed trials, at the fitted rate, by more than two standard errors where there are several."""
-    trials = stored_trials(EXPERIMENTS[name], Scale(quick=False, data=None), RESULTS)
+    trials = stored_trials(EXPERIMENTS[name], TrialScale(quick=False, data=None), RESULTS)
     reading = use_cases.CASES[name].readings[-1].name
     found = [one["readings"][reading] for one in trials]
     gains = np.array([one["correlated"]["auc"] - one["i.i.d."]["auc"] for one in found])
@@ -261,7 +261,7 @@ def made_images(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["sets-mnist", "federated-mnist"])
 def test_use_cases_in_small(name: str, tmp_path: Path) -> None:
     made_images(tmp_path)
-    trial = EXPERIMENTS[name].trial(Scale(quick=True, data=str(tmp_path)), 0)
+    trial = EXPERIMENTS[name].trial(TrialScale(quick=True, data=str(tmp_path)), 0)
     methods, printed = trial["methods"], trial["readings"]["as printed"]
     assert methods["dpvalue, equal noise"]["epsilon"] == printed["i.i.d."]["epsilon"] > 1
     assert methods["dpvalue, equal noise"]["auc"] > 0.9

@@ -32,7 +32,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.flower.app import GridNodes, coordinator, refusing, simulation_app
 from dpvalue.flower.deploy import Link, environment, supernode, write_app, write_authority, write_link, write_node_key
 from dpvalue.flower.records import KIND, Memory, StoredTask, record_of, reply_of
-from dpvalue.flower.runtime import Node, Task
+from dpvalue.flower.runtime import Node, NodeTask
 from dpvalue.flower.serve import serve
 from dpvalue.flower.supervise import SupervisedProcess
 from dpvalue.protocol.transport import FAILED, MALFORMED, Question, Reply, Respond, answer, wait_for_nodes
@@ -286,7 +286,7 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, left = _Clock(), []
     monkeypatch.setattr("dpvalue.flower.serve.time", clock)
 
-    class Task:
+    class NodeTask:
         def __init__(self, asked: Question | None) -> None:
             self._asked, self._taken = asked, clock.now
 
@@ -307,7 +307,7 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
         return Reply(b"x", "")
 
     asked = [None, *(Question(job, b"") for job in (b"0", b"0.5", b"0.75", b"1.875", b"4"))]
-    tasks = [Task(question) for question in asked]
+    tasks = [NodeTask(question) for question in asked]
 
     class Runtime:
         def __init__(self, node: Node) -> None: ...
@@ -317,7 +317,7 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def __exit__(self, *exception: object) -> None: ...
 
-        def take(self) -> Task:
+        def take(self) -> NodeTask:
             task = tasks.pop(0)
             task._taken = clock.now
             return task
@@ -406,7 +406,7 @@ def test_a_killed_agent_goes_on_with_its_task(moment: str, tmp_path: Path, monke
         there.put(record_of(HELLO))
         for after in (False, True) if moment == "_begin" else (False,):  # before it tells the SuperNode, and after
             with monkeypatch.context() as patch:
-                patch.setattr(Task, moment, dying(getattr(Task, moment), after))
+                patch.setattr(NodeTask, moment, dying(getattr(NodeTask, moment), after))
                 with pytest.raises(Killed):
                     serve(respond, node, tick=0.05, stop=lambda: False)
             assert stat.S_IMODE((tmp_path / "task").stat().st_mode) == 0o600

@@ -16,7 +16,7 @@ from dpvalue.games.solving import value_game
 from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
 from dpvalue.methods.leaf_rule import ForestShape
-from dpvalue.methods.leaf_shrinkage import Reading
+from dpvalue.methods.leaf_shrinkage import LeafReading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import Forest, LeafOnes
 from tests.datasets import classification
@@ -274,7 +274,7 @@ def game_of(parties: int, metric: str = "loss", seed: int = 0) -> LeafGame:
         drawn = generator.integers(len(x), size=size)
         mean = cells[drawn].mean(0)
         rows.append(mean if party % 5 else cells[drawn].view(size, -1, 3).roll(1, 2).flatten(1).mean(0))
-    return LeafGame(Judge(made, public, ENGINE), Reading(made, public), torch.stack(rows), np.zeros(parties), sizes)
+    return LeafGame(Judge(made, public, ENGINE), LeafReading(made, public), torch.stack(rows), np.zeros(parties), sizes)
 
 
 @pytest.mark.parametrize("metric", ["loss", "auc"])
@@ -336,10 +336,10 @@ def test_slopes_serve_games_of_very_many() -> None:
     assert bands.values.std() == pytest.approx(walks.values.std(), rel=0.05)
 
 
-def reading_and_parties(count: int = 60, size: int = 100) -> tuple[Reading, Any]:
+def reading_and_parties(count: int = 60, size: int = 100) -> tuple[LeafReading, Any]:
     """A reading, and the true shares of parties of public rows that differ in a feature, half of them blank."""
     made = grown(trees=8)
-    reading, ones = Reading(made, PublicSet(FEATURES, LABELS, METRICS["loss"], 0.0)), LeafOnes(made.forest, 3)
+    reading, ones = LeafReading(made, PublicSet(FEATURES, LABELS, METRICS["loss"], 0.0)), LeafOnes(made.forest, 3)
     cells = ones.ones(ones.inputs(FEATURES), LABELS, torch.zeros(1, dtype=torch.float64)).numpy()
     generator, truth = np.random.default_rng(5), np.zeros((count, ones.size))
     for party in range(count // 2):
@@ -368,7 +368,7 @@ def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
     away = truth[:30] - prior.public
     inside = np.square(away @ prior.directions.T).sum(1) / np.square(away).sum(1)
     assert inside.mean() > 0.8  # parties that differ as groups do lie along the directions
-    again = Reading(reading.grown, reading.public).prior
+    again = LeafReading(reading.grown, reading.public).prior
     np.testing.assert_array_equal(again.spread, prior.spread)
 
 

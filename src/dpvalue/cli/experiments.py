@@ -30,7 +30,7 @@ def reproduce(
     with failing_clearly():
         from dpvalue.experiments.paper import EXPERIMENTS, GROUPS
         from dpvalue.experiments.paper.datasets import is_embedded
-        from dpvalue.experiments.paper.trials import Scale, make_page, stored_trials
+        from dpvalue.experiments.paper.trials import TrialScale, make_page, stored_trials
 
         if list_ or not names:
             width = max(map(len, EXPERIMENTS))
@@ -47,7 +47,7 @@ def reproduce(
         require_count("workers", workers)
         chosen = [member for name in names for member in GROUPS.get(name, (name,))]
         wanted = [EXPERIMENTS[name] for name in dict.fromkeys(chosen)]
-        scale = Scale(quick=not full, data=data_dir, device=device)
+        scale = TrialScale(quick=not full, data=data_dir, device=device)
         for experiment in wanted:
             if "all" in names and not experiment.has_data(data_dir):
                 lacking = ", ".join((*experiment.data, *experiment.weights))

@@ -140,7 +140,7 @@ class Runtime:
     def __exit__(self, *exception: object) -> None:
         self._client.close()
 
-    def take(self) -> Task | None:
+    def take(self) -> NodeTask | None:
         """Take and return a waiting task; None if there is none. Raise if the SuperNode does not answer."""
         if self._unfinished is not None:
             unfinished, self._unfinished = self._unfinished, None
@@ -153,15 +153,15 @@ class Runtime:
         self._memory.keep(StoredTask(response.token))
         return self._task(StoredTask(response.token))
 
-    def _task(self, response: StoredTask) -> Task:
-        return Task(_Client(self._node, [RuntimeTokenHttpInterceptor(response.token)]), self._memory, response)
+    def _task(self, response: StoredTask) -> NodeTask:
+        return NodeTask(_Client(self._node, [RuntimeTokenHttpInterceptor(response.token)]), self._memory, response)
 
 
 def _signing(secret: bytes) -> SuperExecAuthHttpInterceptor:
     return SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods={_TAKES_TASK})
 
 
-class Task:
+class NodeTask:
     """One message, which is answered once."""
 
     def __init__(self, client: _Client, memory: Memory, taken: StoredTask) -> None:

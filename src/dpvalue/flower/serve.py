@@ -18,7 +18,7 @@ from itertools import chain, repeat
 from typing import TypeVar
 
 from dpvalue.errors import DpvalueError
-from dpvalue.flower.runtime import Node, Runtime, Task, Unreachable
+from dpvalue.flower.runtime import Node, NodeTask, Runtime, Unreachable
 from dpvalue.protocol.transport import Respond, answer
 
 _log = logging.getLogger("dpvalue")
@@ -65,7 +65,7 @@ def serve(respond: Respond, node: Node, *, tick: float, stop: Callable[[], bool]
                 _answer(task, respond, tick, stop)
 
 
-def _answer(task: Task, respond: Respond, tick: float, stop: Callable[[], bool]) -> None:
+def _answer(task: NodeTask, respond: Respond, tick: float, stop: Callable[[], bool]) -> None:
     """Answer one task at a tick; if the SuperNode has lost the task, drop the reply."""
     start = time.monotonic()
     with task.heartbeat():

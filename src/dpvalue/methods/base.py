@@ -37,7 +37,7 @@ from dpvalue.protocol.statistics import Statistic
 from dpvalue.stored import build
 
 if TYPE_CHECKING:
-    from dpvalue.methods.leaf_coverage import Holding
+    from dpvalue.methods.leaf_coverage import CellHolding
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Method(ABC):
     def stand_in_game(self, situation: Situation, choice: Choice, rows: Tensor) -> ReleaseGame:
         """Return the game of stand-ins with these rows, at most one per party; it is timed for a plan."""
 
-    def coverage(self, table: ReleaseTable) -> tuple[Holding, ...]:
+    def coverage(self, table: ReleaseTable) -> tuple[CellHolding, ...]:
         """Return which records parties of a table mostly hold themselves; empty if releases do not tell."""
         return ()
 

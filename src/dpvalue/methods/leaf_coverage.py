@@ -29,7 +29,7 @@ _LEAST_KNOWN = 4.0  # standard deviations that everybody's count in a cell is fr
 
 
 @dataclass(frozen=True)
-class Holding:
+class CellHolding:
     """A party's share of all records of a cell, with its interval.
 
     Attributes:
@@ -74,7 +74,7 @@ class _Cell:
 
 def holdings(
     grown: Grown, rows: Floats, noise_std: Floats, units: Ints, names: tuple[Any, ...], encoding: Encoding, counted: str
-) -> tuple[Holding, ...]:
+) -> tuple[CellHolding, ...]:
     """Return what parties mostly hold themselves, for sure, by party.
 
     Formal guarantee: a function of releases and of public things.
@@ -114,7 +114,7 @@ def holdings(
                 round(min(max(float(end[party, place]), 0.0), 1.0), _DIGITS) for end in (share, low, high)
             )
             size = round(float(of_all[party]), _DIGITS)
-            found.append(Holding(one_line(str(name)), cells[place].words, middle, least, most, size, counted))
+            found.append(CellHolding(one_line(str(name)), cells[place].words, middle, least, most, size, counted))
     return tuple(found)
 
 

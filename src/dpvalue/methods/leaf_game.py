@@ -20,7 +20,7 @@ from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
-from dpvalue.methods.leaf_shrinkage import Reading
+from dpvalue.methods.leaf_shrinkage import LeafReading
 from dpvalue.methods.leaves import Judge
 from dpvalue.streams import Purpose, stream
 
@@ -60,7 +60,7 @@ class LeafGame(ReleaseGame):
     def __init__(
         self,
         judge: Judge,
-        reading: Reading,
+        reading: LeafReading,
         rows: Tensor,
         noise_std: Floats,
         units: Ints,

@@ -109,7 +109,7 @@ def _groups(x: Floats, y: Ints, classes: int, generator: np.random.Generator) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class LeafReading:
     """How releases in leaves are read.
 
     Attributes:

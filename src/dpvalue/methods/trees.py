@@ -25,11 +25,11 @@ from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.base import Choice, Method
 from dpvalue.methods.growing import even_salt, fold_of, grow_forest
-from dpvalue.methods.leaf_coverage import Holding, holdings
+from dpvalue.methods.leaf_coverage import CellHolding, holdings
 from dpvalue.methods.leaf_game import LeafGame
 from dpvalue.methods.leaf_rehearsal import expected_agreement
 from dpvalue.methods.leaf_rule import ForestShape, choose_forest
-from dpvalue.methods.leaf_shrinkage import Reading
+from dpvalue.methods.leaf_shrinkage import LeafReading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import CLASSIFICATION, TREES, Forest, LeafOnes, Unsplit
 from dpvalue.models.forest import MOST_CLASSES
@@ -184,10 +184,10 @@ class Trees(Method):
         self, public: PublicSet, engine: Engine, rows: Tensor, noise_std: np.ndarray, units: np.ndarray
     ) -> LeafGame:
         """Return the game of such releases, read and judged by public rows."""
-        judge, reading = Judge(self.grown, public, engine), Reading(self.grown, public)
+        judge, reading = Judge(self.grown, public, engine), LeafReading(self.grown, public)
         return LeafGame(judge, reading, rows, noise_std, units)
 
-    def coverage(self, table: ReleaseTable) -> tuple[Holding, ...]:
+    def coverage(self, table: ReleaseTable) -> tuple[CellHolding, ...]:
         """Return what parties mostly hold themselves, for sure, of classes and of nodes near the roots."""
         if table.n > MOST_NAMED:
             return ()

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import semivalues
-from dpvalue.methods.leaf_coverage import Holding
+from dpvalue.methods.leaf_coverage import CellHolding
 from dpvalue.methods.scores import Scores
 from dpvalue.privacy.guarantees import Guarantee, check_guarantee
 from dpvalue.stored import ANY_NUMBER, COUNT, POSITIVE, choice_of, read
@@ -89,7 +89,7 @@ class Valuation:
     pay: Annotated[float, POSITIVE] | None
     game: str
     metric: str
-    coverage: tuple[Holding, ...] = ()
+    coverage: tuple[CellHolding, ...] = ()
 
     @property
     def utility(self) -> str:

@@ -48,7 +48,7 @@ from dpvalue.values.table import Table
 logger = logging.getLogger("dpvalue")
 
 
-class Answers(NamedTuple):
+class CombinedReleases(NamedTuple):
     """What all parties released, combined per party (n, size); and values that were made while they did, by name."""
 
     rows: Tensor
@@ -81,7 +81,7 @@ class Run:
         answers = self.answer(progress, kinds)
         return self.combine(answers), answers.estimates
 
-    def answer(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> Answers:
+    def answer(self, progress: Progress, kinds: tuple[Semivalue, ...] = ()) -> CombinedReleases:
         """Return what all parties answer to all questions, combined as it comes; and `kinds`, valued along the way.
 
         Formal guarantee: reads the parties' data only through `InterleavedReleases` or `Answering.answer`.
@@ -111,16 +111,16 @@ class Run:
                 ask=self.ask,
             )
             rows = asking.run(progress, partial(self._value_round, add, probes) if kinds else None)
-            return Answers(rows, {name: estimator.estimate for name, estimator in estimators.items()})
+            return CombinedReleases(rows, {name: estimator.estimate for name, estimator in estimators.items()})
 
         def walk() -> tuple[Tensor, dict[str, Estimate]]:
             rows = self.walks().run(progress, self.evaluate, add) if kinds else self.walks().run(progress)
             return rows, {name: estimator.estimate for name, estimator in estimators.items()}
 
         if self.charging is None:
-            return Answers(*walk())
+            return CombinedReleases(*walk())
         weights = {name: estimator.weights for name, estimator in estimators.items()}
-        return Answers(*self.charging.walks(self.choice.releases, self.public, walk, weights))
+        return CombinedReleases(*self.charging.walks(self.choice.releases, self.public, walk, weights))
 
     @cached_property
     def evaluate(self) -> Evaluator:
@@ -180,7 +180,7 @@ class Run:
         guarantee, day = self.choice.guarantee, min(returned.values(), default="")[:10]
         return replace(guarantee, charged=replace(guarantee.charged, returned=day)) if day else guarantee
 
-    def combine(self, answers: Answers) -> Table:
+    def combine(self, answers: CombinedReleases) -> Table:
         """Return the table of the combined releases, with all that reading it needs."""
         weights = self.choice.schedule.table_weights(self.settings.permutations)
         noise = self.contributions.read_std.numpy() * np.linalg.norm(weights)

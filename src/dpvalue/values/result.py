@@ -30,7 +30,7 @@ from dpvalue.values.plots import ResultPlots
 if TYPE_CHECKING:
     import pandas
 
-    from dpvalue.methods.leaf_coverage import Holding
+    from dpvalue.methods.leaf_coverage import CellHolding
     from dpvalue.values.table import Table
 
 
@@ -219,7 +219,7 @@ class Result(NoisyValues):
         name = self.name_of(semivalue)
         return self.frame().sort_values(name, ascending=lowest, kind="stable").head(k).reset_index(drop=True)
 
-    def coverage(self) -> tuple[Holding, ...]:
+    def coverage(self) -> tuple[CellHolding, ...]:
         """Return which records parties mostly hold themselves, where releases tell: those of `model="trees"`.
 
         A statement holds for all parties and cells together at 95%, against the noise. Of more than 30 parties there is

@@ -42,7 +42,7 @@ REPLAY = Schedule("replay", rounds=2, probes=20, tolerance=1e-9)  # walks all pe
 
 
 @dataclass(frozen=True)
-class Line:
+class BenchmarkLine:
     """One line of the table: what was run, how fast, beside what."""
 
     case: str
@@ -88,7 +88,7 @@ def _compare(
     gpu: bool,
     slice_: int,
     times: int = 1,
-) -> list[Line]:
+) -> list[BenchmarkLine]:
     """Time the engine on whole runs beside a slice of the literal loop, in turns, so many times; the least count.
 
     Ratios are by the clock; on a CPU the notes have them in seconds of cores as well, which others' work on the same
@@ -112,12 +112,12 @@ def _compare(
                 measured.append(measure(work, gpu))
     step, n = min(steps), len(data.train[0])
     note = "seconds of one step, 0.9 without utility" + (f"; {min(cores):.3g} s of a core" if cores else "")
-    lines = [Line(f"{name}: literal loop", step, 1 / step, note=note)]
+    lines = [BenchmarkLine(f"{name}: literal loop", step, 1 / step, note=note)]
     for run, measured in zip(runs, found, strict=True):
         seconds, stands_for = min(one.seconds for one in measured), run.k * n
         busy = min(one.cpu_seconds for one in measured)
         lines.append(
-            Line(
+            BenchmarkLine(
                 f"{name}: {run}",
                 seconds,
                 stands_for / seconds,
@@ -131,7 +131,7 @@ def _compare(
     return lines
 
 
-def covertype() -> list[Line]:
+def covertype() -> list[BenchmarkLine]:
     """Covertype's shape: 800 points, 54 features, 7 classes; logistic regression on the CPU."""
     runs = [Timed(RUNNING_MEAN, 1000, 1000), Timed(EXACT, 100, 100), Timed(REPLAY, 40, 1000, ">= 200")]
     if find_spec("numba") is not None:
@@ -140,7 +140,7 @@ def covertype() -> list[Line]:
     return _compare("covertype shape", made(800, (54,), 7), nn.Linear(54, 7), "logistic", runs, False, 2000, times=3)
 
 
-def quality() -> list[Line]:
+def quality() -> list[BenchmarkLine]:
     """Planted label noise on the CPU: the AUC of the engine beside that of the literal loop."""
 
     def literal(data: SyntheticData, k: int, seed: int) -> Floats:
@@ -151,7 +151,7 @@ def quality() -> list[Line]:
     return _quality("literal loop", literal, (54,), 7, "logistic", gpu=False)
 
 
-def gpu_quality() -> list[Line]:
+def gpu_quality() -> list[BenchmarkLine]:
     """Planted label noise on the GPU, with the CNN: the AUC of blocks and replay beside that of the exact schedule."""
 
     def exact(data: SyntheticData, k: int, seed: int) -> Floats:
@@ -169,7 +169,7 @@ def _quality(
     classes: int,
     model: str,
     gpu: bool,
-) -> list[Line]:
+) -> list[BenchmarkLine]:
     """Compare AUCs over five seeds; equal means: within two standard errors of the difference."""
     n, k = 100, 60
     block = k // 20  # as in the timed case
@@ -187,11 +187,11 @@ def _quality(
         if other != name:
             gap = np.array(found) - np.array(scores[name])
             note += f", difference {gap.mean():+.3f} ({gap.std(ddof=1) / 5**0.5:.3f})"
-        lines.append(Line(f"planted label noise, n = {n}, k = {k}: {other}", note=note))
+        lines.append(BenchmarkLine(f"planted label noise, n = {n}, k = {k}: {other}", note=note))
     return lines
 
 
-def noise() -> list[Line]:
+def noise() -> list[BenchmarkLine]:
     """Secure noise in one thread and on two cores: numbers a second, beside seeded noise of floating point."""
     rows, size, streams, bits = 4_000, 385, 4, 24
     like, lines = torch.zeros(size, dtype=torch.float64), []
@@ -210,7 +210,7 @@ def noise() -> list[Line]:
             each = out.numel() / busy / 1e6
             note = f"numbers a second; {each:.3g} million a second of a core; {slower:.1f} x the time of seeded noise"
             case = f"secure noise, {law}, {'one core' if threads == 1 else 'two cores'}"
-            lines.append(Line(case, took, out.numel() / took, note=note, target=target))
+            lines.append(BenchmarkLine(case, took, out.numel() / took, note=note, target=target))
     return lines
 
 
@@ -218,9 +218,9 @@ def _fill_all(engine: Local, sources: list[NoiseStream], out: torch.Tensor) -> N
     engine.map(lambda one: one[0].fill(one[1]), zip(sources, out, strict=True))
 
 
-def growth() -> list[Line]:
+def growth() -> list[BenchmarkLine]:
     """Four times the parties, four times the permutations: time and memory."""
-    lines: list[Line] = []
+    lines: list[BenchmarkLine] = []
     privacy = Privacy(epsilon=64.4, delta=1e-6)
     for label, n, permutations in (("base", 1000, 40), ("n x 4", 4000, 40), ("permutations x 4", 1000, 160)):
         data = made(n, (54,), 7)
@@ -229,7 +229,9 @@ def growth() -> list[Line]:
         found = measure(work, False)
         ratio, target = (found.seconds / lines[0].seconds, "4 within 1.3") if lines else (None, "")
         speed = n * permutations / found.seconds
-        lines.append(Line(f"growth: {label}", found.seconds, speed, found.peak_bytes / 1e6, ratio, "base", target))
+        lines.append(
+            BenchmarkLine(f"growth: {label}", found.seconds, speed, found.peak_bytes / 1e6, ratio, "base", target)
+        )
     return lines
 
 
@@ -243,18 +245,18 @@ dpv.value((X[:400], y[:400]), (X[400:], y[400:]), preprocess=StandardScaler())
 """
 
 
-def readme() -> list[Line]:
+def readme() -> list[BenchmarkLine]:
     """A user's first call: 400 points of diabetes with all defaults, in a fresh process, import included."""
     done = measure(lambda: subprocess.run([sys.executable, "-c", _README], check=True), False)
-    return [Line("first call: diabetes, n = 400, defaults, import included", done.seconds, target="< 10 s")]
+    return [BenchmarkLine("first call: diabetes, n = 400, defaults, import included", done.seconds, target="< 10 s")]
 
 
-def pydvl() -> list[Line]:
+def pydvl() -> list[BenchmarkLine]:
     """PyDVL's permutation Shapley: breast cancer, 100 points, 50 permutations; ours without privacy beside it."""
     python = os.environ.get("DPVALUE_PYDVL_PYTHON")
     name = "pyDVL 0.10: breast cancer, n = 100, 50 permutations"
     if not python:
-        return [Line(name, note="left out: DPVALUE_PYDVL_PYTHON does not name a Python that has pyDVL")]
+        return [BenchmarkLine(name, note="left out: DPVALUE_PYDVL_PYTHON does not name a Python that has pyDVL")]
     from scipy.stats import spearmanr
     from sklearn.datasets import load_breast_cancer
     from sklearn.preprocessing import StandardScaler
@@ -280,17 +282,17 @@ def pydvl() -> list[Line]:
     )
     speed = 5000 / ours.seconds
     ratio = theirs["seconds"] / ours.seconds
-    return [Line(name, ours.seconds, speed, ours.peak_bytes / 1e6, ratio, "pyDVL", ">= 50", note)]
+    return [BenchmarkLine(name, ours.seconds, speed, ours.peak_bytes / 1e6, ratio, "pyDVL", ">= 50", note)]
 
 
-def mnist() -> list[Line]:
+def mnist() -> list[BenchmarkLine]:
     """MNIST's shape: 800 images, the paper's CNN; on the GPU."""
     runs = [Timed(REPLAY, 40, 1000, ">= 1000"), Timed(RUNNING_MEAN, 1000, 1000, ">= 200"), Timed(EXACT, 20, 20)]
     data = made(800, (1, 28, 28), 10)
     return _compare("MNIST CNN shape", data, paper_cnn((1, 28, 28), 10), "cnn", runs, True, 400)
 
 
-def hundred_thousand() -> list[Line]:
+def hundred_thousand() -> list[BenchmarkLine]:
     """A hundred thousand points, logistic regression; on the GPU."""
     data = made(100_000, (54,), 7)
     schedule = Schedule("replay", rounds=2, probes=5, tolerance=1e-9)
@@ -298,26 +300,28 @@ def hundred_thousand() -> list[Line]:
     found = measure(partial(_value, data, schedule, 20, True, privacy=privacy, semivalues="shapley"), True)
     speed = 100_000 * 20 / found.seconds
     return [
-        Line("n = 100,000, logistic: replay", found.seconds, speed, found.peak_bytes / 1e6, target="< 180 s, < 20 GB")
+        BenchmarkLine(
+            "n = 100,000, logistic: replay", found.seconds, speed, found.peak_bytes / 1e6, target="< 180 s, < 20 GB"
+        )
     ]
 
 
-CPU_CASES: dict[str, Callable[[], list[Line]]] = {
+CPU_CASES: dict[str, Callable[[], list[BenchmarkLine]]] = {
     "covertype": covertype, "quality": quality, "growth": growth, "noise": noise, "readme": readme, "pydvl": pydvl,
 }  # fmt: skip
-GPU_CASES: dict[str, Callable[[], list[Line]]] = {
+GPU_CASES: dict[str, Callable[[], list[BenchmarkLine]]] = {
     "mnist": mnist, "gpu-quality": gpu_quality, "hundred-thousand": hundred_thousand,
 }  # fmt: skip
 
 
-def run_cases(names: list[str], json_file: Path | None = None) -> list[Line]:
+def run_cases(names: list[str], json_file: Path | None = None) -> list[BenchmarkLine]:
     """Run cases, or the groups "cpu" and "gpu"; print a line each, and write them and the machine's facts as JSON."""
     groups = {"cpu": CPU_CASES, "gpu": GPU_CASES}
     cases = {**CPU_CASES, **GPU_CASES}
     chosen = [name for given in names for name in groups.get(given, [given])]
     for name in chosen:
         require_choice("case", name, [*groups, *cases])
-    lines: list[Line] = []
+    lines: list[BenchmarkLine] = []
     for name in chosen:
         for line in cases[name]():
             lines.append(line)
@@ -328,7 +332,7 @@ def run_cases(names: list[str], json_file: Path | None = None) -> list[Line]:
     return lines
 
 
-def as_text(line: Line) -> str:
+def as_text(line: BenchmarkLine) -> str:
     """Return a line as text."""
     parts = [f"{line.case:<72}"]
     if line.seconds:

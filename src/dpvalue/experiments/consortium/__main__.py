@@ -34,7 +34,7 @@ from dpvalue.experiments.consortium.stored import (
     write_scored,
     write_truths,
 )
-from dpvalue.experiments.consortium.tasks import Task, work
+from dpvalue.experiments.consortium.tasks import CellTask, work
 from dpvalue.experiments.consortium.truth import retrain
 
 RESULTS = Path("benchmarks/results")
@@ -124,7 +124,7 @@ def _run(given: argparse.Namespace) -> None:
         for method in given.methods:
             for epsilon in [0.0] if method == AVERAGING else given.epsilons:
                 keys = ((cell.name, seed, method, epsilon) for seed in given.seeds)
-                tasks += [Task(*key, str(given.data_dir), str(given.truths), given.intervals) for key in keys]
+                tasks += [CellTask(*key, str(given.data_dir), str(given.truths), given.intervals) for key in keys]
     tasks = [task for task in tasks if task.key not in scored or (task.intervals and not scored[task.key].intervals)]
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(given.workers, maxtasksperchild=50) as pool:

@@ -11,16 +11,16 @@ import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.experiments.consortium.fits import fit, worth
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import Values, exact_values, private_stack, public_stack
 
 
-def averaged_values(problem: Problem, device: str = "cpu") -> Values:
+def averaged_values(problem: PartyProblem, device: str = "cpu") -> Values:
     """Return the values of the game in which a coalition averages its members' models."""
     return exact_values(averaged_worths(problem, device))
 
 
-def averaged_worths(problem: Problem, device: str = "cpu") -> Floats:
+def averaged_worths(problem: PartyProblem, device: str = "cpu") -> Floats:
     """Return the worths of all 2^n coalitions; nobody has the model of zeros."""
     records, n = private_stack(problem, device), problem.n
     alone = fit(records, torch.eye(n, dtype=torch.long, device=device))

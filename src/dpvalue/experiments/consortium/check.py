@@ -9,12 +9,12 @@ import torch
 
 from dpvalue.arrays import Array, Bools, Floats
 from dpvalue.experiments.consortium.fits import fit, worth
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import private_stack, public_stack
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class FitComparison:
     """The worths of some coalitions by our fits and by scikit-learn's, and how far predictions lie apart.
 
     Attributes:
@@ -33,7 +33,7 @@ class Compared:
         return float(np.abs(self.ours - self.theirs).max())
 
 
-def compare(problem: Problem, coalitions: Bools) -> Compared:
+def compare(problem: PartyProblem, coalitions: Bools) -> FitComparison:
     """Fit coalitions, a row that is true for its members each, here and by scikit-learn."""
     records, public = private_stack(problem), public_stack(problem)
     theta = fit(records, torch.from_numpy(coalitions).long())
@@ -48,10 +48,10 @@ def compare(problem: Problem, coalitions: Bools) -> Compared:
         worths = -((theirs[:, 0] - y) ** 2).mean(1)
     else:
         worths = np.log(theirs[:, y, np.arange(len(y))]).mean(1)
-    return Compared(worth(public, theta), worths, float(np.abs(ours - theirs).max()))
+    return FitComparison(worth(public, theta), worths, float(np.abs(ours - theirs).max()))
 
 
-def _scikit_learns(problem: Problem, members: Bools) -> Array:
+def _scikit_learns(problem: PartyProblem, members: Bools) -> Array:
     """Chances of the public rows (classes, rows), or predicted numbers (1, rows)."""
     from sklearn.linear_model import LogisticRegression, Ridge
 

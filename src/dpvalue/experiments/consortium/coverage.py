@@ -12,7 +12,7 @@ from dpvalue.arrays import Floats
 from dpvalue.data.parties import as_parties
 from dpvalue.data.utility import as_utility
 from dpvalue.experiments.consortium.methods import settings_of
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.games.semivalues import semivalues
 from dpvalue.games.solving import ReleaseGame, estimate_values
 from dpvalue.methods.refitting import RefitGame
@@ -56,7 +56,7 @@ class Drawn:
     widths: Floats
 
 
-def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
+def draw(problem: PartyProblem, epsilon: float, draws: int, part: int = 0) -> Drawn:
     """Return what so many draws of noise make of a problem; another `part` has other draws."""
     settings = settings_of(problem, "refit", epsilon)
     x, y, groups = problem.private()
@@ -90,7 +90,7 @@ def draw(problem: Problem, epsilon: float, draws: int, part: int = 0) -> Drawn:
     return Drawn(*(np.array(part) for part in zip(*found, strict=True)))
 
 
-def coverage(problem: Problem, epsilon: float, parts: Sequence[Drawn]) -> Coverage:
+def coverage(problem: PartyProblem, epsilon: float, parts: Sequence[Drawn]) -> Coverage:
     """Return how often intervals hold the noise-free value, over all draws of noise."""
     held, estimates, stated, widths = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("held", "estimates", "stated", "widths")

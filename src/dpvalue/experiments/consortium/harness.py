@@ -17,7 +17,7 @@ ZERO = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
-class Intervals:
+class IntervalScores:
     """For each party a lower and an upper end of what its value is said to lie between."""
 
     lower: Floats
@@ -25,7 +25,7 @@ class Intervals:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
+class CellOutcome:
     """What one method said of one problem.
 
     Attributes:
@@ -44,13 +44,13 @@ class Outcome:
     seed: int
     epsilon: float | None
     values: Values
-    intervals: Intervals | None = None
+    intervals: IntervalScores | None = None
     noise_free: Floats | None = None
     seconds: float = 0.0
 
 
 @dataclass(frozen=True)
-class Scores:
+class MethodScores:
     """How well values agree with the truth; a mean over problems is a mean of these.
 
     Attributes:
@@ -86,7 +86,7 @@ class Scored:
     """How well one method did on one problem."""
 
     key: Key
-    scores: Scores
+    scores: MethodScores
     values: tuple[float, ...]
     seconds: float
 
@@ -100,9 +100,9 @@ def score(
     values: Floats,
     loo: Floats,
     truth: Values,
-    intervals: Intervals | None = None,
+    intervals: IntervalScores | None = None,
     noise_free: Floats | None = None,
-) -> Scores:
+) -> MethodScores:
     """Compare Shapley and leave-one-out values with true ones.
 
     Args:
@@ -115,7 +115,7 @@ def score(
     if not len(values) == len(loo) == len(truth.shapley):
         raise DpvalueError(f"values must be of {len(truth.shapley)} parties, got {len(values)} and {len(loo)}")
     said, true = _signs(values), _signs(truth.shapley)
-    agreed = Scores(
+    agreed = MethodScores(
         spearman=spearman(values, truth.shapley),
         pearson=pearson(values, truth.shapley),
         sign=float((said == true)[true != 0].mean()) if true.any() else 1.0,
@@ -125,7 +125,7 @@ def score(
     if intervals is None:
         return agreed
     sure = ((intervals.lower > 0) | (intervals.upper < 0)) & (true != 0)
-    return Scores(
+    return MethodScores(
         agreed.spearman, agreed.pearson, agreed.sign, agreed.loo_spearman, agreed.payout_error,
         sure=int(sure.sum()),
         sure_right=int((said == true)[sure].sum()),
@@ -134,7 +134,7 @@ def score(
     )  # fmt: skip
 
 
-def judge(outcome: Outcome, truth: Values) -> Scores:
+def judge(outcome: CellOutcome, truth: Values) -> MethodScores:
     """Return the scores of an outcome."""
     return score(outcome.values.shapley, outcome.values.loo, truth, outcome.intervals, outcome.noise_free)
 
@@ -190,5 +190,5 @@ def _signs(values: Floats) -> Array:
     return np.where(np.abs(values) <= ZERO * np.abs(values).max(initial=0), 0, np.sign(values))
 
 
-def _covered(intervals: Intervals, target: Floats) -> float:
+def _covered(intervals: IntervalScores, target: Floats) -> float:
     return float(((intervals.lower <= target) & (target <= intervals.upper)).mean())

@@ -9,8 +9,8 @@ import numpy as np
 
 import dpvalue as dpv
 from dpvalue.experiments.consortium.averaging import averaged_values
-from dpvalue.experiments.consortium.harness import Intervals, Outcome
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.harness import CellOutcome, IntervalScores
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import Values
 from dpvalue.models import TREES
 from dpvalue.values.result import Result
@@ -20,7 +20,7 @@ GAMES = ("refit", "steps")
 AVERAGING = "averaging"
 
 
-def settings_of(problem: Problem, game: str, epsilon: float | None) -> dpv.Settings:
+def settings_of(problem: PartyProblem, game: str, epsilon: float | None) -> dpv.Settings:
     """Return the settings of a run: all defaults, but for what the problem and the simulation need.
 
     Trees are a model, and have a game of their own.
@@ -36,7 +36,7 @@ def settings_of(problem: Problem, game: str, epsilon: float | None) -> dpv.Setti
     )
 
 
-def run_game(problem: Problem, game: str, epsilon: float | None, intervals: bool = False) -> Outcome:
+def run_game(problem: PartyProblem, game: str, epsilon: float | None, intervals: bool = False) -> CellOutcome:
     """Return what a game of ours says of a problem."""
     x, y, groups = problem.private()
     began = time.perf_counter()
@@ -56,18 +56,18 @@ def run_game(problem: Problem, game: str, epsilon: float | None, intervals: bool
     held = None
     if intervals and epsilon is not None:
         found = result.intervals("shapley")
-        held = Intervals(found.low[order], found.high[order])
-    return Outcome(game, problem.cell, problem.seed, epsilon, values, held, seconds=seconds)
+        held = IntervalScores(found.low[order], found.high[order])
+    return CellOutcome(game, problem.cell, problem.seed, epsilon, values, held, seconds=seconds)
 
 
-def run_averaging(problem: Problem) -> Outcome:
+def run_averaging(problem: PartyProblem) -> CellOutcome:
     """Return what size-weighted federated averaging says, without noise."""
     began = time.perf_counter()
     values = averaged_values(problem)
-    return Outcome(AVERAGING, problem.cell, problem.seed, None, values, seconds=time.perf_counter() - began)
+    return CellOutcome(AVERAGING, problem.cell, problem.seed, None, values, seconds=time.perf_counter() - began)
 
 
-def places(result: Result, problem: Problem) -> np.ndarray:
+def places(result: Result, problem: PartyProblem) -> np.ndarray:
     """Return where the parties of a problem stand in a result."""
     names = list(result.table.names)
     return np.array([names.index(name) for name in problem.names])

@@ -51,7 +51,7 @@ HOSPITALS_PUBLIC = 180
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PartyProblem:
     """Public rows and the parties' records, as they are published.
 
     Attributes:
@@ -124,7 +124,7 @@ class Problem:
         return digest.hexdigest()[:16]
 
 
-def make_problem(cell: Cell, seed: int, folder: str | Path | None = None) -> Problem:
+def make_problem(cell: Cell, seed: int, folder: str | Path | None = None) -> PartyProblem:
     """Return a problem; covtype.npz, winequality-red.csv or heart-disease/ are read from the folder."""
     if cell.problem == "heart":
         return _hospitals(cell, seed, folder)
@@ -154,7 +154,7 @@ def make_problem(cell: Cell, seed: int, folder: str | Path | None = None) -> Pro
     if FREE_RIDER in defects:
         parties[defects.index(FREE_RIDER)] = parties[who[-1]]  # the last in line has no defect
     names = tuple(f"party {number:02}" for number in range(1, cell.n + 1))
-    return Problem(cell, seed, public, tuple(parties), names, tuple(defects), scale)
+    return PartyProblem(cell, seed, public, tuple(parties), names, tuple(defects), scale)
 
 
 def _balance(x: Floats) -> str:
@@ -165,14 +165,14 @@ def _balance(x: Floats) -> str:
     return f"{(cells * places).sum() / max(1e-300, np.abs(cells).sum()):.6f}"
 
 
-def _hospitals(cell: Cell, seed: int, folder: str | Path | None) -> Problem:
+def _hospitals(cell: Cell, seed: int, folder: str | Path | None) -> PartyProblem:
     """Each hospital is a party; some rows of all of them, drawn at random, are public."""
     x, y, hospital = load_hospitals(folder)
     everything = Records(x, y, np.arange(len(x)))
     order = np.random.default_rng([seed, zlib.crc32(cell.problem.encode())]).permutation(len(x))
     public, private = order[:HOSPITALS_PUBLIC], order[HOSPITALS_PUBLIC:]
     parties = tuple(everything.take(private[hospital[private] == name]) for name in HOSPITALS)
-    return Problem(cell, seed, Public(everything.take(public), False), parties, HOSPITALS, ("",) * len(HOSPITALS))
+    return PartyProblem(cell, seed, Public(everything.take(public), False), parties, HOSPITALS, ("",) * len(HOSPITALS))
 
 
 @lru_cache(maxsize=2)

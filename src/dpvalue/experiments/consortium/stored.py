@@ -13,8 +13,8 @@ from dpvalue.errors import DpvalueError
 from dpvalue.experiments.bench.machine import facts
 from dpvalue.experiments.consortium.cells import CELLS
 from dpvalue.experiments.consortium.coverage import Coverage
-from dpvalue.experiments.consortium.harness import Key, Scored, Scores
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.harness import Key, MethodScores, Scored
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import Truth
 from dpvalue.experiments.paper.datasets import HOSPITALS, load, load_hospitals
 from dpvalue.storage import write_whole
@@ -37,7 +37,7 @@ def read_truths(path: Path) -> Truths:
     return {(one.cell, one.seed): one for one in found}
 
 
-def truth_of(problem: Problem, truths: Truths) -> Truth:
+def truth_of(problem: PartyProblem, truths: Truths) -> Truth:
     """Return the true values of a problem; raise if they are not there, or those of other rows."""
     found = truths.get((problem.cell.name, problem.seed))
     if found is None:
@@ -64,7 +64,7 @@ def read_scored(path: Path) -> dict[Key, Scored]:
     for *key, scores, values, seconds in json.loads(path.read_text())["scored"]:
         cell, seed, method, epsilon = key
         whole = cell, seed, method, float(epsilon)
-        found[whole] = Scored(whole, Scores(**scores), tuple(values), seconds)
+        found[whole] = Scored(whole, MethodScores(**scores), tuple(values), seconds)
     return found
 
 

@@ -16,7 +16,7 @@ from dpvalue.experiments.consortium.stored import Truths, read_truths, truth_of
 
 
 @dataclass(frozen=True)
-class Task:
+class CellTask:
     """What is to be done: a key, where the data and the truths are, and whether intervals are wanted."""
 
     cell: str
@@ -33,7 +33,7 @@ class Task:
         return self.cell, self.seed, self.method, self.epsilon
 
 
-def work(task: Task) -> Scored:
+def work(task: CellTask) -> Scored:
     """Value a problem and score the values."""
     torch.set_num_threads(1)
     (cell,) = chosen_cells([task.cell])

@@ -14,7 +14,7 @@ import numpy as np
 
 from dpvalue.arrays import Floats
 from dpvalue.experiments.consortium.fits import Stack, fit_all, stack, worth
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.games.semivalues import semivalue
 from dpvalue.games.solving import ListedGame, enumerate_values
 
@@ -68,7 +68,7 @@ class Truth:
         }
 
 
-def retrain(problem: Problem, device: str = "cpu") -> Truth:
+def retrain(problem: PartyProblem, device: str = "cpu") -> Truth:
     """Return the values of a problem, from the fits of all coalitions of its parties."""
     worths = coalition_worths(problem, device)
     values = exact_values(worths)
@@ -86,7 +86,7 @@ def retrain(problem: Problem, device: str = "cpu") -> Truth:
     )
 
 
-def coalition_worths(problem: Problem, device: str = "cpu") -> Floats:
+def coalition_worths(problem: PartyProblem, device: str = "cpu") -> Floats:
     """Return the worths of all 2^n coalitions; bit j of a coalition's number is set if party j is in."""
     return worth(public_stack(problem, device), fit_all(private_stack(problem, device)))
 
@@ -97,13 +97,13 @@ def exact_values(worths: Floats) -> Values:
     return Values(enumerate_values(game.worths, game.n, semivalue("shapley")), game.leave_one_out())
 
 
-def private_stack(problem: Problem, device: str = "cpu") -> Stack:
+def private_stack(problem: PartyProblem, device: str = "cpu") -> Stack:
     """Return the records that can be learned from."""
     parts = [problem.ready(records.take(records.valid)) for records in problem.parties]
     return stack(parts, problem.classes, device)
 
 
-def public_stack(problem: Problem, device: str = "cpu") -> Stack:
+def public_stack(problem: PartyProblem, device: str = "cpu") -> Stack:
     """Return the rows that judge."""
     return stack([problem.utility()], problem.classes, device)
 

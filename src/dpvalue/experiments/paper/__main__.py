@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from dpvalue.experiments.paper import EXPERIMENTS
-from dpvalue.experiments.paper.trials import Scale, keep_trials, missing_batches
+from dpvalue.experiments.paper.trials import TrialScale, keep_trials, missing_batches
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
-    scale = Scale(quick=False, data=given.data_dir, device=given.device)
+    scale = TrialScale(quick=False, data=given.data_dir, device=given.device)
     todo = [
         (name, numbers, EXPERIMENTS[name].place(scale, given.out))
         for name in given.names

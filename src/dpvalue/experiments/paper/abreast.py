@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.engine.engines import Graph
-from dpvalue.experiments.paper.problem import Problem
+from dpvalue.experiments.paper.problem import PaperProblem
 from dpvalue.experiments.paper.readings import WATCH
 from dpvalue.party.contributions import Contributions
 from dpvalue.party.party import PrivacyBoundary
@@ -34,7 +34,7 @@ class Lane:
     """One of the runs: the problem that it is of, and who is given its permutations and marginals."""
 
     run: Run
-    problem: Problem
+    problem: PaperProblem
     add: Add
 
     @property
@@ -144,7 +144,7 @@ def _put_together(lanes: Sequence[Lane]) -> Contributions:
     run, problems = lanes[0].run, [lane.problem for lane in lanes]
     X, y = (np.concatenate([problem.train[part] for problem in problems]) for part in (0, 1))
     changed = np.concatenate([problem.changed for problem in problems])
-    everyone = Problem((X, y), problems[0].test, changed, problems[0].per_party)
+    everyone = PaperProblem((X, y), problems[0].test, changed, problems[0].per_party)
     privacy, dtype = run.settings.privacy, run.settings.engine.torch_dtype
     behind = PrivacyBoundary(
         run.choice.unit_numbers, run.choice.mechanism, run.encoding, privacy, dtype, is_secure=False

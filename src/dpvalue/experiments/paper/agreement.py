@@ -14,7 +14,7 @@ COUNTED = (*(f"cells within {room:g}" for room in NEAR), "rows in the paper's or
 
 
 @dataclass(frozen=True)
-class Agreement:
+class PaperAgreement:
     """What agrees.
 
     Attributes:
@@ -48,7 +48,7 @@ def each_cell(paper: Cells) -> Iterator[tuple[str, str, str]]:
             yield row, column, cell
 
 
-def agreement(paper: Cells, ours: dict[str, dict[str, float]]) -> Agreement:
+def agreement(paper: Cells, ours: dict[str, dict[str, float]]) -> PaperAgreement:
     """Compare rows of numbers with the paper's."""
     gaps = [abs(ours[row][column] - cell_number(cell)[0]) for row, column, cell in each_cell(paper)]
     # Rounded as tables are: 0.85 is within 0.05 of 0.9.
@@ -56,7 +56,7 @@ def agreement(paper: Cells, ours: dict[str, dict[str, float]]) -> Agreement:
     in_order = sum(
         _has_order({name: cell_number(cell) for name, cell in cells.items()}, ours[row]) for row, cells in paper.items()
     )
-    return Agreement(within, len(gaps), in_order, len(paper))
+    return PaperAgreement(within, len(gaps), in_order, len(paper))
 
 
 def _has_order(paper: dict[str, tuple[float, float]], ours: dict[str, float]) -> bool:

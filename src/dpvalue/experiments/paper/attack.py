@@ -13,7 +13,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.methods import DELTA
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, save_figure
 from dpvalue.experiments.paper.problem import make_problem
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.privacy.budget import Privacy
 from dpvalue.protocol.schedule import Schedule
 
@@ -22,7 +22,7 @@ PAPER = {"breast-cancer": ("0.583", "0.477"), "diabetes": ("0.567", "0.513"), "c
 _ATTACKS = 8  # of each trial
 
 
-def mia_trial(sets: tuple[str, ...], scale: Scale, number: int) -> Trial:
+def mia_trial(sets: tuple[str, ...], scale: TrialScale, number: int) -> Trial:
     """Attack values without noise, values of the paper's schedule at honest noise, and the library's default."""
     found: dict[str, Any] = {}
     gaussian = Privacy(1.0, DELTA, mechanism="gaussian")

@@ -20,9 +20,9 @@ from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.methods import IID, NO_DP, paper_multiplier, paper_rate, run_method, running_mean
 from dpvalue.experiments.paper.pages import band, markdown, mean_and_error, plotted, save_figure, whole_ticks
-from dpvalue.experiments.paper.problem import Problem, make_problem
-from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.problem import PaperProblem, make_problem
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, PaperReading
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.models import build_model
 from dpvalue.models.build import train
 from dpvalue.party.contributions import Contributions
@@ -35,7 +35,7 @@ QUICK_COUNTS = (10, 40)
 SHARES = tuple(np.linspace(0, 0.5, 6).tolist())
 
 
-def _problem(data: str, scale: Scale, number: int) -> Problem:
+def _problem(data: str, scale: TrialScale, number: int) -> PaperProblem:
     rows = 60 if scale.quick else ROWS
     X_rows = {"diabetes": 442, "wine": 1599}[data]
     public = WINE_PUBLIC if data == "wine" and not scale.quick else X_rows - ROWS
@@ -51,7 +51,7 @@ LARGER = 10.0
 _FLAT = {"clip_rule": "flat"}  # walked far faster than watched; a row is as long as its gradient at most
 
 
-def _readings(problem: Problem, k: int, model: str, seed: int) -> tuple[Reading, ...]:
+def _readings(problem: PaperProblem, k: int, model: str, seed: int) -> tuple[PaperReading, ...]:
     """As printed, and as networks seem to have been run, at the rate that is best without noise; and at larger steps.
 
     So few rows cannot be parted: no reading is chosen here, all are shown.
@@ -61,7 +61,7 @@ def _readings(problem: Problem, k: int, model: str, seed: int) -> tuple[Reading,
     return AS_PRINTED.at(rate), AS_RUN.at(rate), larger
 
 
-def larger_k_trial(data: str, scale: Scale, number: int) -> Trial:
+def larger_k_trial(data: str, scale: TrialScale, number: int) -> Trial:
     """Value one split with more and more permutations; remove the highest values, retrain, test."""
     problem, model = _problem(data, scale, number), _model(data)
     counts = QUICK_COUNTS if scale.quick else COUNTS
@@ -83,7 +83,7 @@ def larger_k_trial(data: str, scale: Scale, number: int) -> Trial:
     return {"counts": list(counts), "rates": rates, "readings": found}
 
 
-def _removal(problem: Problem, values: Any, model: str, order: str = "high", kind: str = "removal") -> list[float]:
+def _removal(problem: PaperProblem, values: Any, model: str, order: str = "high", kind: str = "removal") -> list[float]:
     """Test accuracy (or negated squared error) of models trained without (or with) the shares of the highest values."""
     ranked = np.argsort(-values if order == "high" else values, kind="stable")
     scores = []
@@ -94,7 +94,7 @@ def _removal(problem: Problem, values: Any, model: str, order: str = "high", kin
     return scores
 
 
-def _score(problem: Problem, kept: Any, kind: str) -> float:
+def _score(problem: PaperProblem, kept: Any, kind: str) -> float:
     """Train on some rows, and test."""
     (X, y), (X_test, y_test) = problem.train, problem.test
     cpu, dtype = torch.device("cpu"), torch.float64
@@ -191,7 +191,7 @@ REGRESSION = replace(
 )
 
 
-def selection_trial(scale: Scale, number: int) -> Trial:
+def selection_trial(scale: TrialScale, number: int) -> Trial:
     """Value one split in every reading; add or remove the highest or lowest, retrain, test."""
     problem, k = _problem("diabetes", scale, number), 40 if scale.quick else 400
     random = np.random.default_rng(number).permutation(problem.n).astype(float)
@@ -207,7 +207,7 @@ def selection_trial(scale: Scale, number: int) -> Trial:
 _SELECTIONS = tuple(f"{kind} {order}" for kind in ("removal", "addition") for order in ("high", "low"))
 
 
-def _selected(problem: Problem, values: Any) -> dict[str, list[float]]:
+def _selected(problem: PaperProblem, values: Any) -> dict[str, list[float]]:
     """The test scores of all selections by values."""
     return {one: _removal(problem, values, "logistic", *reversed(one.split())) for one in _SELECTIONS}
 
@@ -250,7 +250,7 @@ SELECTION = Experiment(
 )
 
 
-def similarity_trial(scale: Scale, number: int) -> Trial:
+def similarity_trial(scale: TrialScale, number: int) -> Trial:
     """How much nearer to a clipped gradient the mean of the noisy ones so far is than its own noisy one.
 
     Delta_cos and Delta_l2 of the paper: the differences in cosine (higher is better) and distance (lower is better).
@@ -271,7 +271,7 @@ def similarity_trial(scale: Scale, number: int) -> Trial:
     return {"counts": list(counts), **found}
 
 
-def _gradients(problem: Problem, k: int, seed: int) -> torch.Tensor:
+def _gradients(problem: PaperProblem, k: int, seed: int) -> torch.Tensor:
     """The clipped gradients (k, n, d) of every party in every permutation of a walk with own gradients."""
     (X, y), n = problem.train, problem.n
     cpu = torch.device("cpu")

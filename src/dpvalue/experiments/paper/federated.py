@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from dpvalue.experiments.paper.methods import Method, Outcome, cost_of, open_run, seen_cost
-from dpvalue.experiments.paper.problem import Problem
+from dpvalue.experiments.paper.methods import PaperMethod, PaperOutcome, cost_of, open_run, seen_cost
+from dpvalue.experiments.paper.problem import PaperProblem
 from dpvalue.experiments.paper.readings import AS_PRINTED, WATCH
 from dpvalue.protocol.schedule import Schedule
 from dpvalue.runs.federated import RATES, learn, learning_of
 from dpvalue.runs.run import Run
 
-ROUND_NO_DP = Method("no DP", Schedule("independent", burn_in=0.2), "none")
-ROUND_IID = Method("i.i.d.", Schedule("independent", burn_in=0.2), "paper")
-ROUND_DECAYING = Method("correlated", Schedule("decaying", burn_in=0.2), "paper")
+ROUND_NO_DP = PaperMethod("no DP", Schedule("independent", burn_in=0.2), "none")
+ROUND_IID = PaperMethod("i.i.d.", Schedule("independent", burn_in=0.2), "paper")
+ROUND_DECAYING = PaperMethod("correlated", Schedule("decaying", burn_in=0.2), "paper")
 ROUND_METHODS = (ROUND_NO_DP, ROUND_IID, ROUND_DECAYING)
 
 
-def run_rounds(run: Run, orders_per_round: int) -> Outcome:
+def run_rounds(run: Run, orders_per_round: int) -> PaperOutcome:
     """Train the global model for as many rounds as the run has permutations; return the mean of the rounds' values.
 
     Formal guarantee: as `dpvalue.runs.federated.learn`.
@@ -29,12 +29,12 @@ def run_rounds(run: Run, orders_per_round: int) -> Outcome:
     began = time.perf_counter()
     found = learn(run, orders_per_round)
     cost = {**cost_of(found.guarantee, found.learning_rate, began), "final utility": found.utility}
-    return Outcome(found.values, cost)
+    return PaperOutcome(found.values, cost)
 
 
 def value_rounds(
-    method: Method, problem: Problem, k: int, epsilon: float, orders_per_round: int, **settings: Any
-) -> Outcome:
+    method: PaperMethod, problem: PaperProblem, k: int, epsilon: float, orders_per_round: int, **settings: Any
+) -> PaperOutcome:
     """Train the global model for k rounds by a method, judged by accuracy; return the values, and what they cost."""
     run = open_run([method], problem, k, epsilon, metric="accuracy", **settings)
     WATCH.start()
@@ -43,7 +43,7 @@ def value_rounds(
     return replace(found, cost={**found.cost, **seen})
 
 
-def round_rate(noise: str, problem: Problem, k: int, epsilon: float, **settings: Any) -> float:
+def round_rate(noise: str, problem: PaperProblem, k: int, epsilon: float, **settings: Any) -> float:
     """Return the learning rate of the best global model after k rounds, searched on public rows; or the reading's.
 
     Parties of rows from one half of the public set stand in for the clients, with as much noise as is planned (that of

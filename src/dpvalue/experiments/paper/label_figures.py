@@ -15,7 +15,7 @@ from dpvalue.experiments.paper.labels import (  # fmt: skip
     MNIST,
     QUICK_K,
     K,
-    Task,
+    LabelTask,
     known_auc,
     no_check,
     or_nan,
@@ -23,13 +23,13 @@ from dpvalue.experiments.paper.labels import (  # fmt: skip
 )
 from dpvalue.experiments.paper.methods import DEFAULT_EQUAL, IID
 from dpvalue.experiments.paper.pages import band, markdown, mean_and_error, plotted, said_spent, save_figure
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.experiments.paper.valuing import run_methods
 
 COVERTYPE_IN_BLOCKS = replace(COVERTYPE, block=10)  # many settings are tried
 
 
-def _on_mnist(figure: Experiment, trial: Callable[[Scale, int], Trial], trials: int, minutes: str) -> Experiment:
+def _on_mnist(figure: Experiment, trial: Callable[[TrialScale, int], Trial], trials: int, minutes: str) -> Experiment:
     """Return a figure of Covertype for MNIST with the CNN."""
     return replace(
         figure,
@@ -45,7 +45,7 @@ def _on_mnist(figure: Experiment, trial: Callable[[Scale, int], Trial], trials: 
 EPSILONS = (0.1, 1.0, 10.0)
 
 
-def epsilon_trial(task: Task, scale: Scale, number: int) -> Trial:
+def epsilon_trial(task: LabelTask, scale: TrialScale, number: int) -> Trial:
     """Value one split at each budget."""
     problem, k = task.problem(scale, number), QUICK_K if scale.quick else K
     settings, found = task.settings(scale, number), {}
@@ -85,7 +85,7 @@ EPSILON_MNIST = _on_mnist(EPSILON, partial(epsilon_trial, MNIST), 2, "5 (GPU)")
 BURN_INS = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
 
 
-def burn_in_trial(task: Task, scale: Scale, number: int) -> Trial:
+def burn_in_trial(task: LabelTask, scale: TrialScale, number: int) -> Trial:
     """Value one split with each burn-in, by loss and by accuracy."""
     problem, k = task.problem(scale, number), QUICK_K if scale.quick else K
     settings = task.settings(scale, number)

@@ -16,20 +16,20 @@ import numpy as np
 from dpvalue.detection import auc
 from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
-from dpvalue.experiments.paper.agreement import COUNTED, Agreement, Cells, agreement, cell_number
+from dpvalue.experiments.paper.agreement import COUNTED, Cells, PaperAgreement, agreement, cell_number
 from dpvalue.experiments.paper.methods import (
     DEFAULT_EQUAL,
     DEFAULT_HONEST,
     IID,
     NO_DP,
-    Method,
-    Outcome,
+    PaperMethod,
+    PaperOutcome,
     running_mean,
 )
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, said_spent, save_figure
-from dpvalue.experiments.paper.problem import TRIALS, Problem, make_problem
-from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.problem import TRIALS, PaperProblem, make_problem
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, PaperReading
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.experiments.paper.valuing import run_methods
 
 ROWS, PUBLIC, SHARE, K = 800, 1000, 0.3, 1000
@@ -41,7 +41,7 @@ WALKED = (*SEMIVALUES, "beta(1,4)", "beta(1,16)", "loo")
 
 
 @dataclass(frozen=True)
-class Task:
+class LabelTask:
     """A data set with its model, and how the paper may have run it.
 
     `block` walks of X* and Y* advance together, and `default_walks` limits those of the library's default. `run` is the
@@ -51,55 +51,55 @@ class Task:
 
     data: str
     model: str
-    run: Reading
+    run: PaperReading
     fitted: float
     block: int = 1
     default_walks: int | None = None
 
     @property
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[PaperReading, ...]:
         """The readings of a table: as printed, and the second one at both rates."""
         return AS_PRINTED, self.run, self.run.at(self.fitted, f"{self.run.name}, fitted rate")
 
     @property
-    def shown(self) -> Reading:
+    def shown(self) -> PaperReading:
         """The reading of figures: the one that is nearest to the paper."""
         return self.readings[-1]
 
-    def problem(self, scale: Scale, number: int, of: str = TRIALS) -> Problem:
+    def problem(self, scale: TrialScale, number: int, of: str = TRIALS) -> PaperProblem:
         """Return the split of a trial."""
         rows, public = (QUICK_ROWS, QUICK_PUBLIC) if scale.quick else (ROWS, PUBLIC)
         return make_problem(self.data, scale.data, rows, public, number, SHARE, of)
 
-    def settings(self, scale: Scale, number: int) -> dict[str, Any]:
+    def settings(self, scale: TrialScale, number: int) -> dict[str, Any]:
         """Return how the paper's methods are run in a trial."""
         return {"model": self.model, "engine": Local(device=scale.device), "seed": number}
 
-    def correlated(self, burn_in: float, noise: str = "paper") -> Method:
+    def correlated(self, burn_in: float, noise: str = "paper") -> PaperMethod:
         """Return X* or Y* as it is walked here."""
         return running_mean(burn_in, self.block, noise)
 
 
-COVERTYPE = Task("covertype", "logistic", replace(AS_RUN, binds=True), 0.01)
-MNIST = Task("mnist", "cnn", AS_RUN, 0.02, block=50, default_walks=200)
+COVERTYPE = LabelTask("covertype", "logistic", replace(AS_RUN, binds=True), 0.01)
+MNIST = LabelTask("mnist", "cnn", AS_RUN, 0.02, block=50, default_walks=200)
 
 
-def paper_methods(task: Task) -> list[Method]:
+def paper_methods(task: LabelTask) -> list[PaperMethod]:
     """Return the paper's columns; without DP as many walks as with it."""
     return [NO_DP, IID, *(task.correlated(q) for q in (0.0, 0.3, 0.5, 0.9))]
 
 
-def our_methods(task: Task) -> list[Method]:
+def our_methods(task: LabelTask) -> list[PaperMethod]:
     """Return the columns at equal noise and at an honest epsilon: the library's default, and the paper's Y*."""
     equal, ours = (replace(one, walks=task.default_walks) for one in (DEFAULT_EQUAL, DEFAULT_HONEST))
     return [equal, task.correlated(0.9, "honest"), ours]
 
 
-def trial(task: Task, scale: Scale, number: int) -> Trial:
+def trial(task: LabelTask, scale: TrialScale, number: int) -> Trial:
     """Value one split by every method, the paper's in every reading; return the AUCs."""
     problem, k = task.problem(scale, number), QUICK_K if scale.quick else K
     settings = task.settings(scale, number)
-    found: dict[str, dict[str, Outcome]] = {}
+    found: dict[str, dict[str, PaperOutcome]] = {}
     for reading in task.readings:
         first = found.get(AS_PRINTED.name, {})
         known = first if reading.walks_like(AS_PRINTED) else {}
@@ -115,7 +115,7 @@ def trial(task: Task, scale: Scale, number: int) -> Trial:
     }
 
 
-def scored(found: dict[str, Outcome], problem: Problem) -> dict[str, Any]:
+def scored(found: dict[str, PaperOutcome], problem: PaperProblem) -> dict[str, Any]:
     """Return the AUCs of each method, and what it cost."""
     return {name: {"auc": aucs(one.values, problem.changed), **one.cost} for name, one in found.items()}
 
@@ -135,7 +135,7 @@ def no_check(trials: list[Trial], quick: bool) -> None:
     """Accept all: the table is shown as it is."""
 
 
-def show_table(task: Task, paper: Cells, trials: list[Trial], path: Path) -> str:
+def show_table(task: LabelTask, paper: Cells, trials: list[Trial], path: Path) -> str:
     """Return the table: for each semivalue the paper's numbers, then each reading's; how far they agree; a figure."""
     columns, ours = list(next(iter(paper.values()))), list(trials[0]["methods"])
     rows = []
@@ -159,13 +159,13 @@ def show_table(task: Task, paper: Cells, trials: list[Trial], path: Path) -> str
     return f"{markdown(['', *columns, *ours], rows)}\n{markdown(['agreement with the paper', *COUNTED], counted)}"
 
 
-def _rates(trials: list[Trial], reading: Reading, name: str) -> str:
+def _rates(trials: list[Trial], reading: PaperReading, name: str) -> str:
     """The learning rates of a method in all trials, from the least to the largest."""
     found = sorted({f"{one['readings'][reading.name][name]['learning_rate']:.2g}" for one in trials}, key=float)
     return found[0] if len(found) == 1 else f"{found[0]} to {found[-1]}"
 
 
-def _bars(task: Task, paper: Cells, trials: list[Trial], path: Path) -> None:
+def _bars(task: LabelTask, paper: Cells, trials: list[Trial], path: Path) -> None:
     """Draw the paper's numbers beside those of each reading, a panel for each semivalue."""
     columns = list(next(iter(paper.values())))
     figure, axes = plotted(len(paper), width=4.6)
@@ -183,7 +183,7 @@ def _bars(task: Task, paper: Cells, trials: list[Trial], path: Path) -> None:
     save_figure(figure, path)
 
 
-def _of(trials: list[Trial], reading: Reading, name: str, printed: str) -> list[float]:
+def _of(trials: list[Trial], reading: PaperReading, name: str, printed: str) -> list[float]:
     """The AUCs of a method for what the paper prints as this semivalue, in a reading."""
     return _known(one["readings"][reading.name][name]["auc"][reading.kind(printed)] for one in trials)
 
@@ -196,7 +196,7 @@ def _known(scores: Iterable[float | None]) -> list[float]:
     return [float(score) for score in scores if score is not None] or [float("nan")]
 
 
-def agreement_of(paper: Cells, trials: list[Trial], reading: Reading) -> Agreement:
+def agreement_of(paper: Cells, trials: list[Trial], reading: PaperReading) -> PaperAgreement:
     """Return how far a reading agrees with the paper."""
     ours = {
         kind: {name: float(np.mean(_of(trials, reading, name, kind))) for name in cells}
@@ -210,7 +210,7 @@ def or_nan(score: float | None) -> float:
     return float("nan") if score is None else score
 
 
-def check_order(task: Task, trials: list[Trial], quick: bool) -> None:
+def check_order(task: LabelTask, trials: list[Trial], quick: bool) -> None:
     """Raise unless correlated noise beats i.i.d. noise, and our default is at least as good at equal noise."""
     best, reading = "Y* q=0.9", task.shown
     mean = {name: float(np.mean(_of(trials, reading, name, "shapley"))) for name in ("no DP", "i.i.d.", best)}
@@ -221,7 +221,7 @@ def check_order(task: Task, trials: list[Trial], quick: bool) -> None:
             raise DpvalueError(f"{better} has an AUC of {mean[better]:.3f}, below {worse} with {mean[worse]:.3f}")
 
 
-def check_agreement(task: Task, paper: Cells, trials: list[Trial], quick: bool) -> None:
+def check_agreement(task: LabelTask, paper: Cells, trials: list[Trial], quick: bool) -> None:
     """Raise unless the fitted reading has most cells within 0.05 of the paper, all within 0.08, most rows in order."""
     check_order(task, trials, quick)
     found = agreement_of(paper, trials, task.shown)
@@ -252,7 +252,7 @@ def _columns(paper: dict[str, tuple[str, ...]]) -> Cells:
 
 
 def semivalues_experiment(
-    name: str, task: Task, paper: dict[str, tuple[str, ...]], trials: int, minutes: str
+    name: str, task: LabelTask, paper: dict[str, tuple[str, ...]], trials: int, minutes: str
 ) -> Experiment:
     """Return the table "semivalues" of one data set."""
     cells = _columns(paper)
@@ -281,7 +281,7 @@ _LOO = {
 }
 
 
-def loo_experiment(name: str, task: Task, semivalues: Experiment) -> Experiment:
+def loo_experiment(name: str, task: LabelTask, semivalues: Experiment) -> Experiment:
     """Return the table "semivalues_additional" of one data set: leave-one-out, from the same walks.
 
     In the paper's schedules it is sampled: only the last party of a permutation counts, and a party that never was last

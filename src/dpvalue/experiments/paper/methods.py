@@ -25,8 +25,8 @@ from dpvalue.api import value
 from dpvalue.arrays import Floats
 from dpvalue.data.utility import Utility
 from dpvalue.engine.engines import Local
-from dpvalue.experiments.paper.problem import Problem
-from dpvalue.experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, Reading
+from dpvalue.experiments.paper.problem import PaperProblem
+from dpvalue.experiments.paper.readings import AS_PRINTED, CLIP, LOOSE, PaperReading
 from dpvalue.planning.settings import Settings
 from dpvalue.privacy import accounting
 from dpvalue.privacy.budget import Privacy
@@ -48,7 +48,7 @@ PAPER_NOISE = {
 
 
 @dataclass(frozen=True)
-class Method:
+class PaperMethod:
     """A column of a table: its name, its schedule and which noise it gets.
 
     `walks` limits the permutations where that changes no noise: without any, and for the library's default.
@@ -59,7 +59,7 @@ class Method:
     noise: str
     walks: int | None = None
 
-    def shares_walks(self, other: Method) -> bool:
+    def shares_walks(self, other: PaperMethod) -> bool:
         """Whether another method walks and releases the same, and only values other permutations: a burn-in."""
         if self.schedule is None or other.schedule is None:
             return False
@@ -68,33 +68,33 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PaperOutcome:
     """What a method found: the values of each semivalue, and what they cost."""
 
     values: dict[str, Floats]
     cost: dict[str, Any]
 
 
-def no_dp(walks: int | None = None) -> Method:
+def no_dp(walks: int | None = None) -> PaperMethod:
     """Return G-Shapley without noise, by as many walks as with it, or by fewer."""
-    return Method("no DP", Schedule("independent"), "none", walks=walks)
+    return PaperMethod("no DP", Schedule("independent"), "none", walks=walks)
 
 
-def running_mean(burn_in: float = 0.0, block: int = 1, noise: str = "paper") -> Method:
+def running_mean(burn_in: float = 0.0, block: int = 1, noise: str = "paper") -> PaperMethod:
     """Return X* (no burn-in) or Y* of the paper."""
     name = "X*" if not burn_in else f"Y* q={burn_in:g}"
     schedule = Schedule("running-mean", burn_in, block=block)
-    return Method(name + (", honest" if noise == "honest" else ""), schedule, noise)
+    return PaperMethod(name + (", honest" if noise == "honest" else ""), schedule, noise)
 
 
 NO_DP = no_dp()
-IID = Method("i.i.d.", Schedule("independent"), "paper")
+IID = PaperMethod("i.i.d.", Schedule("independent"), "paper")
 """The paper's baseline: noise of its own in every release."""
-DEFAULT_EQUAL = Method("dpvalue, equal noise", None, "equal")
-DEFAULT_HONEST = Method("dpvalue, honest", None, "honest")
+DEFAULT_EQUAL = PaperMethod("dpvalue, equal noise", None, "equal")
+DEFAULT_HONEST = PaperMethod("dpvalue, honest", None, "honest")
 
 
-def paper_rate(noise: str, problem: Problem, k: int, epsilon: float = 1.0, **settings: Any) -> float:
+def paper_rate(noise: str, problem: PaperProblem, k: int, epsilon: float = 1.0, **settings: Any) -> float:
     """Return the learning rate of the best model after one pass, searched on public rows; or the one in `settings`.
 
     Without noise, or with that of the mean of k releases: the paper's i.i.d. and correlated walks share one rate.
@@ -113,7 +113,7 @@ def paper_multiplier(n: int, k: int, epsilon: float) -> float:
     return known or accounting.poisson_noise_multiplier(epsilon, DELTA, k, n)
 
 
-def budget(method: Method, n: int, k: int, epsilon: float, reading: Reading = AS_PRINTED) -> Privacy | None:
+def budget(method: PaperMethod, n: int, k: int, epsilon: float, reading: PaperReading = AS_PRINTED) -> Privacy | None:
     """Return the privacy of a method, always stated as what is really spent, for gradients as long as the clip."""
     if method.noise == "none":
         return None
@@ -129,8 +129,8 @@ def spent(multiplier: float, k: int, length: float) -> float:
 
 
 def run_method(
-    method: Method,
-    problem: Problem,
+    method: PaperMethod,
+    problem: PaperProblem,
     k: int,
     epsilon: float = 1.0,
     *,
@@ -155,7 +155,7 @@ def run_method(
 
 
 def open_run(
-    methods: Sequence[Method], problem: Problem, k: int, epsilon: float, *, metric: str, **settings: Any
+    methods: Sequence[PaperMethod], problem: PaperProblem, k: int, epsilon: float, *, metric: str, **settings: Any
 ) -> Run:
     """Return the run that methods share, valued from the earliest burn-in on, before anything is released."""
     earliest = min(methods, key=lambda one: one.schedule.burn_in if one.schedule else 0.0)
@@ -167,7 +167,9 @@ def open_run(
         return run_for(problem.parties, Utility(*problem.test, metric=metric), asked)
 
 
-def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading, longest: float) -> dict[str, Any]:
+def seen_cost(
+    method: PaperMethod, n: int, k: int, epsilon: float, reading: PaperReading, longest: float
+) -> dict[str, Any]:
     """What the releases of a walk spent if nothing bounded them: for the longest gradient that was seen."""
     if reading.binds or method.noise != "paper":
         return {}
@@ -175,7 +177,9 @@ def seen_cost(method: Method, n: int, k: int, epsilon: float, reading: Reading, 
     return {"longest": longest, "multiplier": multiplier, "epsilon": spent(multiplier, k, min(longest, LOOSE))}
 
 
-def _asked(method: Method, problem: Problem, k: int, epsilon: float, settings: dict[str, Any]) -> dict[str, Any]:
+def _asked(
+    method: PaperMethod, problem: PaperProblem, k: int, epsilon: float, settings: dict[str, Any]
+) -> dict[str, Any]:
     """What is asked of `value`, or written into `Settings`, for a method."""
     reading = settings.get("reading", AS_PRINTED)
     privacy = budget(method, problem.n, k, epsilon, reading)

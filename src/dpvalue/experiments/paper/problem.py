@@ -14,7 +14,7 @@ from dpvalue.experiments.paper.datasets import Arrays, load
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class PaperProblem:
     """A split of a data set into private rows, `per_party` in a row for each party, and public ones.
 
     `changed` marks the parties whose labels were all replaced by other classes at random.
@@ -37,7 +37,7 @@ class Problem:
             *self.train, groups=None if self.per_party == 1 else np.repeat(np.arange(self.n), self.per_party)
         )
 
-    def standardised(self, mean_image: bool = False) -> Problem:
+    def standardised(self, mean_image: bool = False) -> PaperProblem:
         """Return the problem with every channel of its images less its mean, by its deviation, over the public rows.
 
         With `mean_image` every pixel is less its own mean.
@@ -74,7 +74,7 @@ def make_problem(
     seed: int,
     share: float = 0.0,
     of: str | None = None,
-) -> Problem:
+) -> PaperProblem:
     """Return `rows` private and `public` public rows of a data set, drawn at random, a share of the labels changed.
 
     Flat features are standardised by the public rows; images are left as they are. `of` is the part to draw from.
@@ -100,12 +100,12 @@ def make_problem(
         )
         rows = int(present[:rows].sum())
     changed, labels = _change(y[:rows], np.unique(y), share, 1, generator)
-    return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed)
+    return PaperProblem((X[:rows], labels), (X[rows:], y[rows:]), changed)
 
 
 def make_sets(
     arrays: Arrays, parties: int, per_party: int, public: int, seed: int, share: float, of: str | None = None
-) -> Problem:
+) -> PaperProblem:
     """Return parties of `per_party` rows each, and public rows, drawn at random; of a share all labels are changed.
 
     `of` is the part of the data to draw from.
@@ -122,7 +122,7 @@ def make_sets(
     if not np.isin(y, y[rows:]).all():
         raise DpvalueError(f"{public} public rows, drawn at random, do not hold every class of the private ones")
     changed, labels = _change(y[:rows], np.unique(y), share, per_party, generator)
-    return Problem((X[:rows], labels), (X[rows:], y[rows:]), changed, per_party)
+    return PaperProblem((X[:rows], labels), (X[rows:], y[rows:]), changed, per_party)
 
 
 def _change(

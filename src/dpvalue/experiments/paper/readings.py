@@ -16,7 +16,7 @@ from threading import Lock
 import torch
 from torch import Tensor
 
-from dpvalue.experiments.paper.problem import Problem
+from dpvalue.experiments.paper.problem import PaperProblem
 from dpvalue.privacy.clipping import FLAT, ClippingRule, clip_rows, register_rule
 
 CLIP = 1.0
@@ -27,7 +27,7 @@ WATCHED = "watched"
 
 
 @dataclass(frozen=True)
-class Reading:
+class PaperReading:
     """A way to read the paper.
 
     Attributes:
@@ -61,21 +61,21 @@ class Reading:
         one, other = printed.removeprefix("beta(").removesuffix(")").split(",")
         return f"beta({other},{one})"
 
-    def walks_like(self, other: Reading) -> bool:
+    def walks_like(self, other: PaperReading) -> bool:
         """Whether walks are the same, and only what their values are called differs."""
         return replace(self, name="", swapped=False) == replace(other, name="", swapped=False)
 
-    def scaled(self, problem: Problem) -> Problem:
+    def scaled(self, problem: PaperProblem) -> PaperProblem:
         """Return a problem of images with pixels as this reading has them."""
         return problem.standardised() if self.standardised else problem
 
-    def at(self, rate: float | None, name: str | None = None) -> Reading:
+    def at(self, rate: float | None, name: str | None = None) -> PaperReading:
         """Return the reading at a learning rate of its own."""
         return replace(self, rate=rate, name=name or self.name)
 
 
-AS_PRINTED = Reading("as printed")
-AS_RUN = Reading("as it seems to have been run", binds=False, swapped=True)
+AS_PRINTED = PaperReading("as printed")
+AS_RUN = PaperReading("as it seems to have been run", binds=False, swapped=True)
 
 
 class Watch:

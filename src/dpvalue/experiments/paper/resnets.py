@@ -61,7 +61,7 @@ def _first_line(error: Exception) -> str:
 
 def state_shapes(name: str) -> dict[str, torch.Size]:
     """Return the names and shapes of all weights and statistics before the head."""
-    block = {f"{_last(name)}.{key}": tensor for key, tensor in Block(512, 512).state_dict().items()}
+    block = {f"{_last(name)}.{key}": tensor for key, tensor in ResidualBlock(512, 512).state_dict().items()}
     state = {**Trunk(name).state_dict(), **block}
     return {key: tensor.shape for key, tensor in state.items() if not key.endswith("num_batches_tracked")}
 
@@ -88,7 +88,7 @@ class Convolution(nn.Module):
         return maps.view(-1, *columns.shape[2:]).transpose(0, 1)
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions and a way around them."""
 
     def __init__(self, channels: int, width: int, stride: int = 1, trained: bool = True) -> None:
@@ -123,7 +123,7 @@ class Trunk(nn.Module):
         for number, (depth, width) in enumerate(zip(DEPTHS[name], WIDTHS, strict=True)):
             blocks = []
             for place in range(depth - (number == 3)):
-                blocks.append(Block(channels, width, 2 if number and not place else 1, trained=False))
+                blocks.append(ResidualBlock(channels, width, 2 if number and not place else 1, trained=False))
                 channels = width
             setattr(self, f"layer{number + 1}", nn.Sequential(*blocks))
 
@@ -135,12 +135,12 @@ class Trunk(nn.Module):
         return x
 
 
-class Head(nn.Module):
+class ResNetHead(nn.Module):
     """The last block, pooling and a new linear layer."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
-        self.block = Block(512, 512)
+        self.block = ResidualBlock(512, 512)
         self.fc = nn.Linear(512, classes)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -180,8 +180,8 @@ class HeadFactory:
         self._block = {key.removeprefix(prefix): weights[key] for key in weights if key.startswith(prefix)}
         self._classes = classes
 
-    def __call__(self) -> Head:
+    def __call__(self) -> ResNetHead:
         """Return a new module, its batch norms in evaluation mode."""
-        head = Head(self._classes)
+        head = ResNetHead(self._classes)
         head.block.load_state_dict(self._block, strict=False)
         return head.eval()

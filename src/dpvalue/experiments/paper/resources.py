@@ -13,7 +13,7 @@ from dpvalue.engine.engines import Local
 from dpvalue.errors import DpvalueError
 from dpvalue.experiments.bench.data import made
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, save_figure
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.privacy.budget import Privacy
 from dpvalue.protocol.schedule import Schedule
 
@@ -31,7 +31,7 @@ def _release(data: Any, model: str, kind: str, k: int) -> Any:
     )  # fmt: skip
 
 
-def memory_trial(scale: Scale, number: int) -> Trial:
+def memory_trial(scale: TrialScale, number: int) -> Trial:
     """What is kept of each party's releases: one combination of them, whatever the schedule."""
     found = {}
     for n in QUICK_PARTIES if scale.quick else PARTIES:
@@ -73,7 +73,7 @@ MEMORY = Experiment(
 )
 
 
-def runtime_trial(scale: Scale, number: int) -> Trial:
+def runtime_trial(scale: TrialScale, number: int) -> Trial:
     """Seconds of k = 120 permutations of n = 100 parties."""
     n, k = (20, 10) if scale.quick else (100, 120)
     found: dict[str, dict[str, float]] = {}

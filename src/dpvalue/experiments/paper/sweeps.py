@@ -22,17 +22,17 @@ from dpvalue.experiments.paper.labels import (
     QUICK_K,
     WALKED,
     K,
-    Task,
+    LabelTask,
     aucs,
     known_auc,
     no_check,
     or_nan,
 )
-from dpvalue.experiments.paper.methods import IID, Outcome, no_dp, paper_rate
+from dpvalue.experiments.paper.methods import IID, PaperOutcome, no_dp, paper_rate
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, save_figure
 from dpvalue.experiments.paper.problem import CHOICES
-from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial, first_of
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, PaperReading
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale, first_of
 from dpvalue.experiments.paper.use_cases import CASES, Case, Split, drawn, products, walked
 from dpvalue.experiments.paper.valuing import ValuationSpec, run_together
 
@@ -65,14 +65,14 @@ class Sweep:
         rules: the rates that public rows would choose for a split, by name.
     """
 
-    readings: tuple[Reading, ...]
+    readings: tuple[PaperReading, ...]
     rates: tuple[float, ...]
     paper: Cells
-    split: Callable[[Scale, int, Reading], Split]
-    find: Callable[[Scale, dict[int, Split]], dict[int, Table]]
-    rules: Callable[[Scale, Split], dict[str, float]]
+    split: Callable[[TrialScale, int, PaperReading], Split]
+    find: Callable[[TrialScale, dict[int, Split]], dict[int, Table]]
+    rules: Callable[[TrialScale, Split], dict[str, float]]
 
-    def trials(self, scale: Scale, numbers: Sequence[int]) -> list[Trial]:
+    def trials(self, scale: TrialScale, numbers: Sequence[int]) -> list[Trial]:
         """Try readings at rates on splits, one a number; for the first split, say what public rows would choose."""
         places = {number: divmod(number, len(self.readings) * len(self.rates)) for number in numbers}
         splits, rules = {}, {}
@@ -166,14 +166,14 @@ class Sweep:
         return min(found, key=lambda key: self.gap(found[key]))
 
 
-def _labels(task: Task, readings: tuple[Reading, ...], rates: tuple[float, ...]) -> Sweep:
+def _labels(task: LabelTask, readings: tuple[PaperReading, ...], rates: tuple[float, ...]) -> Sweep:
     """Return the sweep of a table of semivalues."""
     methods = [no_dp(200), IID, *(task.correlated(q) for q in (0.0, 0.5, 0.9))]
 
-    def size(scale: Scale) -> int:
+    def size(scale: TrialScale) -> int:
         return QUICK_K if scale.quick else K
 
-    def find(scale: Scale, splits: dict[int, Split]) -> dict[int, Table]:
+    def find(scale: TrialScale, splits: dict[int, Split]) -> dict[int, Table]:
         found = run_together(
             {
                 number: ValuationSpec(
@@ -185,44 +185,44 @@ def _labels(task: Task, readings: tuple[Reading, ...], rates: tuple[float, ...])
         )  # fmt: skip
         return {number: table(one, found[number]) for number, one in splits.items()}
 
-    def table(split: Split, found: dict[str, Outcome]) -> Table:
+    def table(split: Split, found: dict[str, PaperOutcome]) -> Table:
         scores = {name: aucs(one.values, split.problem.changed) for name, one in found.items()}
         return {
             printed: {name: kinds[split.reading.kind(printed)] for name, kinds in scores.items()}
             for printed in PAPER_CELLS[task.data]
         }
 
-    def rules(scale: Scale, split: Split) -> dict[str, float]:
+    def rules(scale: TrialScale, split: Split) -> dict[str, float]:
         own = {**split.settings, "reading": split.reading}
         return {name: paper_rate(noise, split.problem, size(scale), **own) for noise, name in RULES.items()}
 
-    def split(scale: Scale, number: int, reading: Reading) -> Split:
+    def split(scale: TrialScale, number: int, reading: PaperReading) -> Split:
         problem = reading.scaled(task.problem(scale, number, CHOICES))
         return Split(problem, reading, task.settings(scale, number))
 
     return Sweep(readings, rates, PAPER_CELLS[task.data], split, find, rules)
 
 
-def _case(case: Case, readings: tuple[Reading, ...], rates: tuple[float, ...], orders: int | None = None) -> Sweep:
+def _case(case: Case, readings: tuple[PaperReading, ...], rates: tuple[float, ...], orders: int | None = None) -> Sweep:
     """Return the sweep of a use case; `orders` value a round of a federation instead of the case's own number."""
 
-    def split(scale: Scale, number: int, reading: Reading) -> Split:
+    def split(scale: TrialScale, number: int, reading: PaperReading) -> Split:
         problem, settings = drawn(case.sized(scale.quick), scale, number, CHOICES)
         return Split(case.scaled(problem, reading), reading, settings)
 
-    def find(scale: Scale, splits: dict[int, Split]) -> dict[int, Table]:
+    def find(scale: TrialScale, splits: dict[int, Split]) -> dict[int, Table]:
         here = case.sized(scale.quick)
         with products(here):
             found = walked(here, splits, orders)
         return {number: table(one, found[number]) for number, one in splits.items()}
 
-    def table(split: Split, found: dict[str, Outcome]) -> Table:
+    def table(split: Split, found: dict[str, PaperOutcome]) -> Table:
         scores = {name: known_auc(one.values["shapley"], split.problem.changed) for name, one in found.items()}
         quiet = or_nan(scores["no DP"])
         lost = {name: quiet - or_nan(score) for name, score in scores.items() if name != "no DP"}
         return {"AUC": scores, "lost": {name: None if np.isnan(one) else one for name, one in lost.items()}}
 
-    def rules(scale: Scale, split: Split) -> dict[str, float]:
+    def rules(scale: TrialScale, split: Split) -> dict[str, float]:
         here, search = case.sized(scale.quick), round_rate if case.orders else paper_rate
         own = {**split.settings, "reading": split.reading}
         with products(here):

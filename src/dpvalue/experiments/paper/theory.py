@@ -13,7 +13,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.experiments.paper.methods import DELTA
 from dpvalue.experiments.paper.pages import band, markdown, mean_and_error, plotted, save_figure
 from dpvalue.experiments.paper.problem import make_problem
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale
 from dpvalue.privacy import accounting
 from dpvalue.protocol.schedule import Schedule
 
@@ -26,7 +26,7 @@ SCHEDULES = {
 _RATE = 0.05
 
 
-def uncertainty_trial(scale: Scale, number: int) -> Trial:
+def uncertainty_trial(scale: TrialScale, number: int) -> Trial:
     """Var of an estimate with the models before a party held fixed; V is the negated squared error on diabetes.
 
     A utility that is quadratic in the model near its optimum is what the proof is about. The noise of a release grows

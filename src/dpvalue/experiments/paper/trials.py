@@ -24,7 +24,7 @@ TOGETHER = 60
 
 
 @dataclass(frozen=True)
-class Scale:
+class TrialScale:
     """How large: quick (minutes on two cores, for tests) or full (the paper's sizes); where data and results are."""
 
     quick: bool
@@ -55,14 +55,14 @@ class Experiment:
     data: tuple[str, ...]
     trials: int
     minutes: str
-    trial: Callable[[Scale, int], Trial]
+    trial: Callable[[TrialScale, int], Trial]
     show: Callable[[list[Trial], Path], str]
     check: Callable[[list[Trial], bool], None]
     weights: tuple[str, ...] = ()
     walks: str | None = None
-    together: Callable[[Scale, Sequence[int]], list[Trial]] | None = None
+    together: Callable[[TrialScale, Sequence[int]], list[Trial]] | None = None
 
-    def place(self, scale: Scale, folder: Path) -> Path:
+    def place(self, scale: TrialScale, folder: Path) -> Path:
         """Return the folder of its trials."""
         return folder / (self.walks or self.name) / ("quick" if scale.quick else "full")
 
@@ -78,19 +78,19 @@ class Experiment:
         return True
 
 
-def first_of(together: Callable[[Scale, Sequence[int]], list[Trial]], scale: Scale, number: int) -> Trial:
+def first_of(together: Callable[[TrialScale, Sequence[int]], list[Trial]], scale: TrialScale, number: int) -> Trial:
     """Make one repetition of those that can be made together."""
     return together(scale, [number])[0]
 
 
-def missing_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[int]:
+def missing_trials(experiment: Experiment, scale: TrialScale, folder: Path) -> list[int]:
     """Return the numbers of the trials that are not there yet."""
     count = min(2, experiment.trials) if scale.quick else experiment.trials
     place = experiment.place(scale, folder)
     return [number for number in range(count) if not (place / f"trial-{number}.json").is_file()]
 
 
-def missing_batches(experiment: Experiment, scale: Scale, folder: Path) -> list[list[int]]:
+def missing_batches(experiment: Experiment, scale: TrialScale, folder: Path) -> list[list[int]]:
     """Return the same in batches: on a GPU those that share walks are made at once, up to `TOGETHER` of them."""
     missing, size = missing_trials(experiment, scale, folder), 1
     if experiment.together is not None and scale.device != "cpu":
@@ -99,7 +99,7 @@ def missing_batches(experiment: Experiment, scale: Scale, folder: Path) -> list[
 
 
 def run_trials(
-    experiment: Experiment, scale: Scale, folder: Path, workers: int, report: Callable[[str, int, int], None]
+    experiment: Experiment, scale: TrialScale, folder: Path, workers: int, report: Callable[[str, int, int], None]
 ) -> list[Trial]:
     """Run the trials that are not there yet; return all of them, in order."""
     batches, place = missing_batches(experiment, scale, folder), experiment.place(scale, folder)
@@ -119,7 +119,7 @@ def run_trials(
     return stored_trials(experiment, scale, folder)
 
 
-def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) -> tuple[Path, str]:
+def make_page(experiment: Experiment, scale: TrialScale, folder: Path, workers: int) -> tuple[Path, str]:
     """Run what is missing; write the figure and a page, and return its path and the table.
 
     Raises if another process is at it: what both would make is made once.
@@ -132,7 +132,7 @@ def make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int) 
         return _make_page(experiment, scale, folder, workers, path)
 
 
-def _make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int, path: Path) -> tuple[Path, str]:
+def _make_page(experiment: Experiment, scale: TrialScale, folder: Path, workers: int, path: Path) -> tuple[Path, str]:
     """The same, while no other process writes there."""
     size = path.name
     with reporting(progress=True) as tell:
@@ -154,14 +154,14 @@ def _make_page(experiment: Experiment, scale: Scale, folder: Path, workers: int,
     return page, table
 
 
-def stored_trials(experiment: Experiment, scale: Scale, folder: Path) -> list[Trial]:
+def stored_trials(experiment: Experiment, scale: TrialScale, folder: Path) -> list[Trial]:
     """Return the trials that are there, in order."""
     place = experiment.place(scale, folder)
     found = sorted(place.glob("trial-*.json"), key=lambda path: int(path.stem.split("-")[1]))
     return [json.loads(path.read_text()) for path in found]
 
 
-def keep_trials(name: str, scale: Scale, numbers: Sequence[int], place: Path) -> None:
+def keep_trials(name: str, scale: TrialScale, numbers: Sequence[int], place: Path) -> None:
     """Make trials, together where they share walks, and write their files."""
     from dpvalue.experiments.paper import EXPERIMENTS  # which import this module
 

@@ -28,23 +28,24 @@ from dpvalue.experiments.paper.methods import (
     DEFAULT_EQUAL,
     DEFAULT_HONEST,
     IID,
-    Method,
-    Outcome,
+    PaperMethod,
+    PaperOutcome,
     no_dp,
     running_mean,
 )
 from dpvalue.experiments.paper.pages import markdown, mean_and_error, plotted, said_spent, save_figure
-from dpvalue.experiments.paper.problem import TRIALS, Problem, make_sets
-from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, Reading
+from dpvalue.experiments.paper.problem import TRIALS, PaperProblem, make_sets
+from dpvalue.experiments.paper.readings import AS_PRINTED, AS_RUN, PaperReading
 from dpvalue.experiments.paper.resnets import HeadFactory, features
-from dpvalue.experiments.paper.trials import Experiment, Scale, Trial, first_of
+from dpvalue.experiments.paper.trials import Experiment, Trial, TrialScale, first_of
 from dpvalue.experiments.paper.valuing import Key, ValuationSpec, run_methods, run_together
 
 SHARE = 0.3
 # The library's default releases before it walks: fewer permutations only cost it Monte Carlo error.
 EQUAL, HONEST = replace(DEFAULT_EQUAL, walks=200), replace(DEFAULT_HONEST, walks=200)
 REFIT_EQUAL, REFIT_HONEST = (
-    Method(f"refit, {name}", None, noise, walks=50) for name, noise in (("equal noise", "equal"), ("honest", "honest"))
+    PaperMethod(f"refit, {name}", None, noise, walks=50)
+    for name, noise in (("equal noise", "equal"), ("honest", "honest"))
 )
 REFIT_DIRECTIONS = 20
 
@@ -70,11 +71,11 @@ class Case:
     orders: int = 0
     block: int = 1
     paper: tuple[str, str] = ("", "")
-    run: Reading = AS_RUN
+    run: PaperReading = AS_RUN
     fitted: float = 0.03
 
     @property
-    def readings(self) -> tuple[Reading, ...]:
+    def readings(self) -> tuple[PaperReading, ...]:
         """The readings of the table: as printed, and the second one at both rates."""
         return AS_PRINTED, self.run, self.run.at(self.fitted, f"{self.run.name}, fitted rate")
 
@@ -88,7 +89,7 @@ class Case:
         """The paper's cells: what of the AUC is lost."""
         return {"lost": dict(zip(("i.i.d.", "correlated"), self.paper, strict=True))}
 
-    def scaled(self, problem: Problem, reading: Reading) -> Problem:
+    def scaled(self, problem: PaperProblem, reading: PaperReading) -> PaperProblem:
         """Return the problem with pixels as a reading has them; features of a ResNet are as they are."""
         return reading.scaled(problem) if self.model == "cnn" else problem
 
@@ -127,7 +128,7 @@ CASES = {
 }  # fmt: skip
 
 
-def make_trials(case: Case, scale: Scale, numbers: Sequence[int]) -> list[Trial]:
+def make_trials(case: Case, scale: TrialScale, numbers: Sequence[int]) -> list[Trial]:
     """Value splits by every method, the paper's in every reading; return the AUCs of each."""
     case = case.sized(scale.quick)
     raw = {number: drawn(case, scale, number) for number in numbers}
@@ -154,25 +155,25 @@ def make_trials(case: Case, scale: Scale, numbers: Sequence[int]) -> list[Trial]
     ]
 
 
-def _ours(case: Case, raw: Problem, settings: dict[str, Any]) -> dict[str, Outcome]:
+def _ours(case: Case, raw: PaperProblem, settings: dict[str, Any]) -> dict[str, PaperOutcome]:
     """What the library's own methods find."""
     problem = judged(case, raw.standardised() if case.model == "cnn" else raw)
     return run_methods([EQUAL, HONEST], problem, case.k, case.epsilon, **settings) | _refit(case, raw, settings)
 
 
-def scored(found: dict[str, Outcome], problem: Problem) -> dict[str, Any]:
+def scored(found: dict[str, PaperOutcome], problem: PaperProblem) -> dict[str, Any]:
     """Return the AUC of each method, and what it cost."""
     return {name: {"auc": known_auc(one.values["shapley"], problem.changed), **one.cost} for name, one in found.items()}
 
 
-def drawn(case: Case, scale: Scale, number: int, of: str = TRIALS) -> tuple[Problem, dict[str, Any]]:
+def drawn(case: Case, scale: TrialScale, number: int, of: str = TRIALS) -> tuple[PaperProblem, dict[str, Any]]:
     """Return the split of a trial, its pixels from 0 to 1, and how its methods are run."""
     arrays, model = _data(case, scale)
     problem = make_sets(arrays, case.n, case.per_party, case.public + case.spare, number, SHARE, of)
     return problem, {"model": model, "engine": Local(device=scale.device), "seed": number}
 
 
-def judged(case: Case, problem: Problem) -> Problem:
+def judged(case: Case, problem: PaperProblem) -> PaperProblem:
     """Return the problem without the public rows that only a search sees."""
     X, y = problem.test
     return replace(problem, test=(X[: case.public], y[: case.public]))
@@ -192,7 +193,7 @@ def products(case: Case) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _data(case: Case, scale: Scale) -> tuple[Arrays, Any]:
+def _data(case: Case, scale: TrialScale) -> tuple[Arrays, Any]:
     """The rows, and the model: named, or what makes it. A quick ResNet trains its head alone: that is logistic."""
     arrays = load(case.data, scale.data)
     if case.model == "cnn":
@@ -207,19 +208,19 @@ def _data(case: Case, scale: Scale) -> tuple[Arrays, Any]:
 class Split:
     """A problem in a reading, its pixels as the reading has them, and how its methods are run."""
 
-    problem: Problem
-    reading: Reading
+    problem: PaperProblem
+    reading: PaperReading
     settings: dict[str, Any]
 
 
-def walked(case: Case, splits: Mapping[Key, Split], orders: int | None = None) -> dict[Key, dict[str, Outcome]]:
+def walked(case: Case, splits: Mapping[Key, Split], orders: int | None = None) -> dict[Key, dict[str, PaperOutcome]]:
     """Value splits by the paper's methods; `orders` value a round instead of the case's own number.
 
     Without DP at the rate that is best without noise, i.i.d. and correlated noise at the one that is best with it.
     """
     if case.orders:
         return {key: _federated(case, split, orders or case.orders) for key, split in splits.items()}
-    methods = [no_dp(200), IID, Method("correlated", running_mean(0.9, case.block).schedule, "paper")]
+    methods = [no_dp(200), IID, PaperMethod("correlated", running_mean(0.9, case.block).schedule, "paper")]
     return run_together(
         {
             key: ValuationSpec(
@@ -230,7 +231,7 @@ def walked(case: Case, splits: Mapping[Key, Split], orders: int | None = None) -
     )
 
 
-def _federated(case: Case, split: Split, orders: int) -> dict[str, Outcome]:
+def _federated(case: Case, split: Split, orders: int) -> dict[str, PaperOutcome]:
     """The same for the clients of a federation, whose global model is trained round by round."""
     asked = {**split.settings, "reading": split.reading}
     rates = {noise: round_rate(noise, split.problem, case.k, case.epsilon, **asked) for noise in ("none", "paper")}
@@ -241,7 +242,7 @@ def _federated(case: Case, split: Split, orders: int) -> dict[str, Outcome]:
     return found
 
 
-def _refit(case: Case, problem: Problem, settings: dict[str, Any]) -> dict[str, Outcome]:
+def _refit(case: Case, problem: PaperProblem, settings: dict[str, Any]) -> dict[str, PaperOutcome]:
     """The refit game of a logistic model on the leading public directions of the images (or a ResNet's features)."""
     (X, y), (X_test, y_test) = problem.train, judged(case, problem).test
     flat, public = (torch.from_numpy(np.ascontiguousarray(part)).flatten(1).double() for part in (X, X_test))
@@ -255,7 +256,7 @@ def _refit(case: Case, problem: Problem, settings: dict[str, Any]) -> dict[str, 
     return run_methods([REFIT_EQUAL, REFIT_HONEST], reduced, case.k, case.epsilon, **own)
 
 
-def _scores(trials: list[Trial], reading: Reading | None, name: str) -> list[float]:
+def _scores(trials: list[Trial], reading: PaperReading | None, name: str) -> list[float]:
     """The AUCs of a method in a reading, or of ours; NaN where it diverged."""
     found = [one["methods"] if reading is None else one["readings"][reading.name] for one in trials]
     return [or_nan(one[name]["auc"]) for one in found]

@@ -9,9 +9,17 @@ from typing import Any, TypeVar
 
 from dpvalue.arrays import Floats, Ints
 from dpvalue.experiments.paper.abreast import MOST_LANES, Lane, walk_abreast
-from dpvalue.experiments.paper.methods import Method, Outcome, cost_of, open_run, paper_rate, run_method, seen_cost
-from dpvalue.experiments.paper.problem import Problem
-from dpvalue.experiments.paper.readings import AS_PRINTED, WATCH, Reading
+from dpvalue.experiments.paper.methods import (
+    PaperMethod,
+    PaperOutcome,
+    cost_of,
+    open_run,
+    paper_rate,
+    run_method,
+    seen_cost,
+)
+from dpvalue.experiments.paper.problem import PaperProblem
+from dpvalue.experiments.paper.readings import AS_PRINTED, WATCH, PaperReading
 from dpvalue.games.estimates import Estimator
 from dpvalue.games.semivalues import semivalue
 from dpvalue.progress import silent
@@ -26,8 +34,8 @@ class ValuationSpec:
     `settings` are those of `dpvalue.value`; with them there may be a `reading` of the paper.
     """
 
-    methods: Sequence[Method]
-    problem: Problem
+    methods: Sequence[PaperMethod]
+    problem: PaperProblem
     k: int
     epsilon: float = 1.0
     semivalues: tuple[str, ...] = ("shapley",)
@@ -35,27 +43,27 @@ class ValuationSpec:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> PaperReading:
         """How the paper is read."""
-        reading: Reading = self.settings.get("reading", AS_PRINTED)
+        reading: PaperReading = self.settings.get("reading", AS_PRINTED)
         return reading
 
 
 def run_methods(
-    methods: Sequence[Method], problem: Problem, k: int, epsilon: float = 1.0, **given: Any
-) -> dict[str, Outcome]:
+    methods: Sequence[PaperMethod], problem: PaperProblem, k: int, epsilon: float = 1.0, **given: Any
+) -> dict[str, PaperOutcome]:
     """Value one problem by several methods; `given` are the semivalues, metric and settings of `ValuationSpec`."""
     own = {name: given.pop(name) for name in ("semivalues", "metric") if name in given}
     return run_together({"": ValuationSpec(methods, problem, k, epsilon, settings=given, **own)})[""]
 
 
-def run_together(asked: Mapping[Key, ValuationSpec]) -> dict[Key, dict[str, Outcome]]:
+def run_together(asked: Mapping[Key, ValuationSpec]) -> dict[Key, dict[str, PaperOutcome]]:
     """Return what each method finds for each that is asked, the paper's with the learning rates of `paper_rate`.
 
     Methods that differ in burn-in alone walk and release the same: they are walked once. On a GPU running means are
     walked side by side, whoever asked for them.
     """
-    found: dict[Key, dict[str, Outcome]] = {key: {} for key in asked}
+    found: dict[Key, dict[str, PaperOutcome]] = {key: {} for key in asked}
     waiting: dict[Hashable, list[tuple[Key, _Walks]]] = {}
     for key, ask in asked.items():
         for methods, rate in _groups(ask):
@@ -74,14 +82,14 @@ def run_together(asked: Mapping[Key, ValuationSpec]) -> dict[Key, dict[str, Outc
             if method.schedule is None:
                 own = {"semivalues": ask.semivalues, "metric": ask.metric, **ask.settings}
                 result, cost = run_method(method, ask.problem, ask.k, ask.epsilon, **own)
-                found[key][method.name] = Outcome(dict(result.values), cost)
+                found[key][method.name] = PaperOutcome(dict(result.values), cost)
     return {key: {one.name: found[key][one.name] for one in ask.methods} for key, ask in asked.items()}
 
 
 class _Walks:
     """A run that is about to be walked, and what it is walked for: methods that differ in burn-in alone."""
 
-    def __init__(self, ask: ValuationSpec, methods: Sequence[Method], rate: float) -> None:
+    def __init__(self, ask: ValuationSpec, methods: Sequence[PaperMethod], rate: float) -> None:
         own = {**ask.settings, "learning_rate": rate}
         run = open_run(methods, ask.problem, ask.k, ask.epsilon, metric=ask.metric, **own)
         self.lane = Lane(run, ask.problem, self._add)
@@ -105,26 +113,26 @@ class _Walks:
                 estimator.add(orders[skip:], marginals[skip:])
         self._seen += len(orders)
 
-    def outcomes(self, began: float, longest: float, among: int = 1) -> dict[str, Outcome]:
+    def outcomes(self, began: float, longest: float, among: int = 1) -> dict[str, PaperOutcome]:
         """What the methods found, and at which cost; the time since `began` was shared by so many runs."""
         ask, run = self._ask, self.lane.run
         seen = seen_cost(self._methods[0], ask.problem.n, ask.k, ask.epsilon, ask.reading, longest)
         cost = {**cost_of(run.choice.guarantee, run.choice.learning_rate, began), **seen}
         cost["seconds"] /= among
         return {
-            name: Outcome({kind: estimator.estimate.values for kind, estimator in own.items()}, cost)
+            name: PaperOutcome({kind: estimator.estimate.values for kind, estimator in own.items()}, cost)
             for name, own in self._estimators.items()
         }
 
 
-def _groups(ask: ValuationSpec) -> list[tuple[list[Method], float]]:
+def _groups(ask: ValuationSpec) -> list[tuple[list[PaperMethod], float]]:
     """Methods that can share their walks, and their learning rate."""
     walked = [one for one in ask.methods if one.schedule is not None]
     rates = {
         noise: paper_rate(noise, ask.problem, ask.k, ask.epsilon, **ask.settings)
         for noise in sorted({one.noise for one in walked})
     }
-    groups: list[list[Method]] = []
+    groups: list[list[PaperMethod]] = []
     for method in walked:
         same = next((group for group in groups if method.shares_walks(group[0])), None)
         if same is None:
@@ -134,7 +142,7 @@ def _groups(ask: ValuationSpec) -> list[tuple[list[Method], float]]:
     return [(group, rates[group[0].noise]) for group in groups]
 
 
-def _walk_alone(walks: _Walks) -> dict[str, Outcome]:
+def _walk_alone(walks: _Walks) -> dict[str, PaperOutcome]:
     """Walk one run; return what it was walked for."""
     began, run = time.perf_counter(), walks.lane.run
     WATCH.start()
@@ -143,7 +151,7 @@ def _walk_alone(walks: _Walks) -> dict[str, Outcome]:
     return walks.outcomes(began, WATCH.longest())
 
 
-def _walk_together(walks: Sequence[_Walks]) -> list[dict[str, Outcome]]:
+def _walk_together(walks: Sequence[_Walks]) -> list[dict[str, PaperOutcome]]:
     """Walk runs of a kind side by side; return what each was walked for."""
     began = time.perf_counter()
     longest = walk_abreast([one.lane for one in walks])

@@ -15,7 +15,7 @@ from dpvalue.arrays import Floats
 from dpvalue.experiments.consortium.averaging import averaged_values
 from dpvalue.experiments.consortium.methods import DELTA, run_game
 from dpvalue.experiments.consortium.natural.cells import NaturalCell
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import Values
 from dpvalue.models import TREES
 from dpvalue.privacy.budget import Privacy
@@ -57,7 +57,7 @@ BUDGETS = (EXACT, *(Budget(epsilon, divisor) for epsilon in (4, 1) for divisor i
 
 
 @dataclass(frozen=True)
-class Method:
+class NaturalMethod:
     """One way to value parties.
 
     Attributes:
@@ -66,23 +66,23 @@ class Method:
         applies: to which cells.
     """
 
-    value: Callable[[Problem, Budget, int], Values]
+    value: Callable[[PartyProblem, Budget, int], Values]
     budgets: tuple[Budget, ...] = BUDGETS
     applies: Callable[[NaturalCell], bool] = lambda cell: True
 
 
-def by_size(problem: Problem, budget: Budget, seed: int) -> Values:
+def by_size(problem: PartyProblem, budget: Budget, seed: int) -> Values:
     """Return values in proportion to numbers of records, which are public."""
     sizes: Floats = problem.sizes / problem.sizes.sum()
     return Values(sizes, sizes)
 
 
-def by_averaging(problem: Problem, budget: Budget, seed: int) -> Values:
+def by_averaging(problem: PartyProblem, budget: Budget, seed: int) -> Values:
     """Return values of the game in which a coalition has the mean of its members' exact fits, by size."""
     return averaged_values(problem)
 
 
-def by_game(game: str, problem: Problem, budget: Budget, seed: int) -> Values:
+def by_game(game: str, problem: PartyProblem, budget: Budget, seed: int) -> Values:
     """Return what a game of the library says today."""
     epsilon = effective_epsilon(budget) if budget.epsilon else None
     return run_game(replace(problem, seed=seed), game, epsilon).values
@@ -108,10 +108,10 @@ def effective_epsilon(budget: Budget) -> float:
     return high
 
 
-METHODS: dict[str, Method] = {
-    "sizes": Method(by_size, (EXACT,)),
-    "averaging": Method(by_averaging, (EXACT,)),
-    "refit": Method(partial(by_game, "refit")),
-    "steps": Method(partial(by_game, "steps")),
-    TREES: Method(partial(by_game, TREES), applies=lambda cell: not cell.regression),
+METHODS: dict[str, NaturalMethod] = {
+    "sizes": NaturalMethod(by_size, (EXACT,)),
+    "averaging": NaturalMethod(by_averaging, (EXACT,)),
+    "refit": NaturalMethod(partial(by_game, "refit")),
+    "steps": NaturalMethod(partial(by_game, "steps")),
+    TREES: NaturalMethod(partial(by_game, TREES), applies=lambda cell: not cell.regression),
 }

@@ -17,7 +17,7 @@ from dpvalue.errors import DpvalueError
 from dpvalue.experiments.consortium.defects import Public, Records, wrong_labels
 from dpvalue.experiments.consortium.natural.cells import NaturalCell
 from dpvalue.experiments.consortium.natural.sources import COMPONENTS, LARGE, SIZES, Population, population
-from dpvalue.experiments.consortium.problems import LEAST_RECORDS, Problem
+from dpvalue.experiments.consortium.problems import LEAST_RECORDS, PartyProblem
 
 CONCENTRATION = 0.3
 WRONG_SITES = 3
@@ -26,7 +26,7 @@ OWNER, TWIN, OTHER_SHARE, WRONG, HIDDEN = "only-owner", "twin", "other-share", "
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class DealPlan:
     """Who draws what.
 
     Attributes:
@@ -40,7 +40,7 @@ class Plan:
     marks: tuple[str, ...]
 
 
-def make_natural(cell: NaturalCell, seed: int, folder: str | Path | None = None) -> Problem:
+def make_natural(cell: NaturalCell, seed: int, folder: str | Path | None = None) -> PartyProblem:
     """Return a problem of a natural cell; what is special about a party stands in `defects`.
 
     Files (covtype.npz, mnist.npz, winequality-red.csv, heart-disease/) are read from the folder.
@@ -63,10 +63,10 @@ def make_natural(cell: NaturalCell, seed: int, folder: str | Path | None = None)
         for own, mark in zip(records[1:], plan.marks, strict=True)
     ]
     names = tuple(f"party {number:02}" for number in range(1, cell.n + 1))
-    return Problem(cell, seed, known, tuple(parties), names, plan.marks)
+    return PartyProblem(cell, seed, known, tuple(parties), names, plan.marks)
 
 
-def _planned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> Plan:
+def _planned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> DealPlan:
     """Draw who has what."""
     count = int(rows.strata.max()) + 1
     natural = np.bincount(rows.strata, minlength=count) / len(rows.strata)
@@ -103,7 +103,7 @@ def _planned(cell: NaturalCell, rows: Population, rng: np.random.Generator) -> P
     ):
         for party in who[:some]:
             marks[party] = mark
-    return Plan(shares / shares.sum(1, keepdims=True), public, tuple(marks))
+    return DealPlan(shares / shares.sum(1, keepdims=True), public, tuple(marks))
 
 
 def _owned(cell: NaturalCell, rows: Population, natural: Floats, rng: np.random.Generator) -> tuple[int, ...]:
@@ -138,7 +138,7 @@ def _tilted(natural: Floats) -> Floats:
     return shares
 
 
-def _public(cell: NaturalCell, rows: Population, plan: Plan, order: Ints) -> Ints:
+def _public(cell: NaturalCell, rows: Population, plan: DealPlan, order: Ints) -> Ints:
     """The public rows; every class that their strata have is among them."""
     allowed = order[plan.public[rows.strata[order]]]
     wanted = cell.public or SIZES[cell.data].public
@@ -151,7 +151,7 @@ def _public(cell: NaturalCell, rows: Population, plan: Plan, order: Ints) -> Int
     return np.asarray(allowed[:wanted])
 
 
-def _drawn(cell: NaturalCell, rows: Population, plan: Plan, left: Ints, rng: np.random.Generator) -> list[Ints]:
+def _drawn(cell: NaturalCell, rows: Population, plan: DealPlan, left: Ints, rng: np.random.Generator) -> list[Ints]:
     """The rows of each party."""
     stock = [left[rows.strata[left] == stratum] for stratum in range(plan.shares.shape[1])]
     asked = _counts(cell, plan, stock, rng)
@@ -167,7 +167,7 @@ def _drawn(cell: NaturalCell, rows: Population, plan: Plan, left: Ints, rng: np.
     return parts
 
 
-def _counts(cell: NaturalCell, plan: Plan, stock: list[Ints], rng: np.random.Generator) -> Ints:
+def _counts(cell: NaturalCell, plan: DealPlan, stock: list[Ints], rng: np.random.Generator) -> Ints:
     """How many rows each party draws from each stratum (parties, strata), no more than there are."""
     available = np.array([len(own) for own in stock])
     sizes = SIZES[cell.data]

@@ -22,7 +22,7 @@ BY_CLASS = ("disjoint", "dirichlet", "only-class", "lacks-class", "label-share")
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PartySizes:
     """How many rows are public, and the least and the most records of a party; None: what a stratum has."""
 
     public: int
@@ -31,19 +31,19 @@ class Sizes:
 
 
 SIZES = {
-    "covtype-2": Sizes(1000, 100, 1000),
-    "covtype-7": Sizes(1000, 100, 1000),
-    "mnist": Sizes(1000, 100, 1000),
-    "mnist-2": Sizes(1000, 100, 1000),
-    "digits": Sizes(500, 40, 200),
-    "diabetes": Sizes(130, 15, 40),
-    "diabetes-2": Sizes(130, 15, 40),
-    "wine": Sizes(300, 50, 160),
-    "wine-2": Sizes(300, 50, 160),
-    "breast-cancer": Sizes(200, 20, 46),
-    "heart": Sizes(180, None, None),
-    "xor": Sizes(500, 100, 1000),
-    "circles": Sizes(500, 100, 1000),
+    "covtype-2": PartySizes(1000, 100, 1000),
+    "covtype-7": PartySizes(1000, 100, 1000),
+    "mnist": PartySizes(1000, 100, 1000),
+    "mnist-2": PartySizes(1000, 100, 1000),
+    "digits": PartySizes(500, 40, 200),
+    "diabetes": PartySizes(130, 15, 40),
+    "diabetes-2": PartySizes(130, 15, 40),
+    "wine": PartySizes(300, 50, 160),
+    "wine-2": PartySizes(300, 50, 160),
+    "breast-cancer": PartySizes(200, 20, 46),
+    "heart": PartySizes(180, None, None),
+    "xor": PartySizes(500, 100, 1000),
+    "circles": PartySizes(500, 100, 1000),
 }
 LARGE = (1000, 4000)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.experiments.consortium.harness import Scores, score
+from dpvalue.experiments.consortium.harness import MethodScores, score
 from dpvalue.experiments.consortium.natural.cells import NaturalCell
 from dpvalue.experiments.consortium.natural.methods import BUDGETS, METHODS, Budget
 from dpvalue.experiments.consortium.natural.problems import OWNER, WRONG
@@ -33,7 +33,7 @@ TABLED: dict[str, Callable[[NaturalCell], bool]] = {**GROUPS, "sites": lambda ce
 
 
 @dataclass(frozen=True, eq=False)
-class Compared:
+class TruthComparison:
     """What one method said of one problem, beside one truth."""
 
     cell: NaturalCell
@@ -43,7 +43,7 @@ class Compared:
     said: Values
     truth: Values
     marks: tuple[str, ...]
-    scores: Scores
+    scores: MethodScores
 
 
 def tables(cells: Sequence[NaturalCell], said: Iterable[Said], truths: NaturalTruths) -> str:
@@ -62,7 +62,7 @@ def tables(cells: Sequence[NaturalCell], said: Iterable[Said], truths: NaturalTr
     return "\n".join(parts)
 
 
-def compared(cells: Sequence[NaturalCell], said: Iterable[Said], truths: NaturalTruths) -> list[Compared]:
+def compared(cells: Sequence[NaturalCell], said: Iterable[Said], truths: NaturalTruths) -> list[TruthComparison]:
     """Return what methods said of some cells, beside each truth that there is."""
     known, found = {cell.name: cell for cell in cells}, []
     for one in said:
@@ -74,11 +74,11 @@ def compared(cells: Sequence[NaturalCell], said: Iterable[Said], truths: Natural
                 way = one.method, Budget(one.epsilon, one.divisor)
                 marks = tuple(truths[one.cell, one.seed, model].marks)
                 scores = score(one.values.shapley, one.values.loo, truth)
-                found.append(Compared(known[one.cell], one.seed, way, model, one.values, truth, marks, scores))
+                found.append(TruthComparison(known[one.cell], one.seed, way, model, one.values, truth, marks, scores))
     return found
 
 
-def means_table(found: list[Compared], truths: NaturalTruths) -> str:
+def means_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
     """Return means over cells by method and budget, and in how many cells sizes alone are better by two errors."""
     groups = [(model, group) for model in (BOOSTED, LINEAR) for group in GROUPS]
     groups = [key for key in groups if any(_in(one, key) for one in found)]
@@ -92,7 +92,7 @@ def means_table(found: list[Compared], truths: NaturalTruths) -> str:
     return _markdown(["method", "noise", *heads, "cells where sizes alone are better"], rows)
 
 
-def owner_table(found: list[Compared]) -> str:
+def owner_table(found: list[TruthComparison]) -> str:
     """Return how only owners rank where retraining has them first or second, and which part of the payout is wrong."""
     rows = []
     for model in (BOOSTED, LINEAR):
@@ -107,7 +107,7 @@ def owner_table(found: list[Compared]) -> str:
     return _markdown(heads, rows)
 
 
-def wrong_table(found: list[Compared]) -> str:
+def wrong_table(found: list[TruthComparison]) -> str:
     """Return how well values tell parties with wrong labels from others."""
     cells = {one.cell.name: one.cell for one in found if WRONG in one.marks}
     rows = []
@@ -127,7 +127,7 @@ def wrong_table(found: list[Compared]) -> str:
     return _markdown(["method", "noise", *cells], rows)
 
 
-def cell_table(found: list[Compared], truths: NaturalTruths) -> str:
+def cell_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
     """Return a line for each cell, a column for each method and budget, and the ceiling of the truth."""
     ways = _ways(found)
     rows = []
@@ -139,18 +139,18 @@ def cell_table(found: list[Compared], truths: NaturalTruths) -> str:
     return _markdown(["cell", "ceiling", *(f"{method}, {budget.name}" for method, budget in ways)], rows)
 
 
-def _in(one: Compared, key: tuple[str, str]) -> bool:
+def _in(one: TruthComparison, key: tuple[str, str]) -> bool:
     return one.model == key[0] and GROUPS[key[1]](one.cell)
 
 
-def _ways(found: list[Compared]) -> list[Way]:
+def _ways(found: list[TruthComparison]) -> list[Way]:
     """Methods in their order; of each no noise first, then little noise before much."""
     ways = list(dict.fromkeys(one.way for one in found))
     methods = list(METHODS)
     return sorted(ways, key=lambda way: (methods.index(way[0]), BUDGETS.index(way[1])))
 
 
-def _mean_of_cells(some: list[Compared]) -> str:
+def _mean_of_cells(some: list[TruthComparison]) -> str:
     if not some:
         return ""
     cells = dict.fromkeys(one.cell for one in some)
@@ -159,7 +159,7 @@ def _mean_of_cells(some: list[Compared]) -> str:
     return f"{_with_error(shapley)} / {loo:.2f}"
 
 
-def _mean_ceiling(some: list[Compared], truths: NaturalTruths) -> str:
+def _mean_ceiling(some: list[TruthComparison], truths: NaturalTruths) -> str:
     ceilings: dict[str, list[tuple[float, float]]] = {}
     for name, seed, model in {(one.cell.name, one.seed, one.model) for one in some}:
         found = truths[name, seed, model]
@@ -168,13 +168,13 @@ def _mean_ceiling(some: list[Compared], truths: NaturalTruths) -> str:
     return f"{_with_error(means[:, 0].tolist())} / {means[:, 1].mean():.2f}"
 
 
-def _of_seeds(scores: list[Scores]) -> str:
+def _of_seeds(scores: list[MethodScores]) -> str:
     if not scores:
         return ""
     return f"{_with_error([one.spearman for one in scores])} / {np.mean([one.loo_spearman for one in scores]):.2f}"
 
 
-def _sizes_better(found: list[Compared], way: Way) -> str:
+def _sizes_better(found: list[TruthComparison], way: Way) -> str:
     """In how many cells, of either truth, sizes alone agree better by more than two errors of the difference."""
     better = total = 0
     for key in dict.fromkeys((one.cell, one.model) for one in found):
@@ -188,7 +188,7 @@ def _sizes_better(found: list[Compared], way: Way) -> str:
     return f"{better} of {total}" if total and way[0] != "sizes" else ""
 
 
-def _owner_rank(one: Compared, values: Values) -> int:
+def _owner_rank(one: TruthComparison, values: Values) -> int:
     return 1 + int((values.shapley > values.shapley[one.marks.index(OWNER)]).sum())
 
 

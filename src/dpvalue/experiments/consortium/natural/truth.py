@@ -23,7 +23,7 @@ import torch
 from dpvalue.arrays import Array, Floats
 from dpvalue.experiments.consortium.fits import fit_all
 from dpvalue.experiments.consortium.harness import spearman
-from dpvalue.experiments.consortium.problems import Problem
+from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.consortium.truth import Values, exact_values, private_stack, public_stack
 
 LINEAR, BOOSTED = "linear", "boosted"
@@ -82,7 +82,7 @@ class NaturalTruth:
         }
 
 
-def retrain_natural(problem: Problem, model: str) -> NaturalTruth:
+def retrain_natural(problem: PartyProblem, model: str) -> NaturalTruth:
     """Return the values of a problem, from fits of all coalitions of its parties."""
     began = time.process_time()
     losses = LOSSES[model](problem)
@@ -105,13 +105,13 @@ def retrain_natural(problem: Problem, model: str) -> NaturalTruth:
     )
 
 
-def linear_losses(problem: Problem) -> Floats:
+def linear_losses(problem: PartyProblem) -> Floats:
     """Return the loss of each coalition's ridge fit on each public row (2^n, rows)."""
     public, theta = public_stack(problem), fit_all(private_stack(problem))
     return np.asarray(torch.cat([public.losses(public.logits(some)) for some in theta.split(_BATCH)]).numpy())
 
 
-def boosted_losses(problem: Problem) -> Floats:
+def boosted_losses(problem: PartyProblem) -> Floats:
     """Return the loss of each coalition's boosted trees on each public row (2^n, rows); two classes or numbers."""
     parts = [problem.ready(records.take(records.valid)) for records in problem.parties]
     judging, known = problem.utility()
@@ -150,7 +150,7 @@ def _boosted_chances(x: Floats, y: Array, judging: Floats) -> Floats:
     return np.asarray(model.fit(x, y).predict_proba(judging)[:, 1])
 
 
-LOSSES: dict[str, Callable[[Problem], Floats]] = {LINEAR: linear_losses, BOOSTED: boosted_losses}
+LOSSES: dict[str, Callable[[PartyProblem], Floats]] = {LINEAR: linear_losses, BOOSTED: boosted_losses}
 
 
 def _short(content: Any) -> Any:
