@@ -290,10 +290,10 @@ def test_answers_leave_at_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
         def __init__(self, asked: Question | None) -> None:
             self._asked, self._taken = asked, clock.now
 
-        held = staticmethod(nullcontext)
+        heartbeat = staticmethod(nullcontext)
         forget = staticmethod(lambda: None)
 
-        def asked(self) -> Question | None:
+        def question(self) -> Question | None:
             clock.sleep(0.125)  # the message takes its time, too
             return self._asked
 

@@ -91,7 +91,7 @@ def _retry(call: Callable[[], Result], stop: Callable[[], bool]) -> Result:
 
 
 def until_tick(elapsed: float, tick: float) -> float:
-    """Return the seconds from now to the next tick, where `passed` seconds have passed since the first; never 0.
+    """Return the seconds from now to the next tick, where `elapsed` seconds have passed since the first; never 0.
 
     Examples:
         >>> until_tick(0.25, 1.0), until_tick(1.0, 1.0), until_tick(2.5, 1.0)
