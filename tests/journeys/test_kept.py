@@ -335,7 +335,7 @@ def test_a_full_disk_keeps_what_was_paid_for(data: Path, tmp_path: Path, monkeyp
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "kept"), [
-    ("releasing", "what was released"), ("errors", "releases are kept"), ("curves", "releases are kept"),
+    ("releasing", "releases are kept"), ("errors", "releases are kept"), ("curves", "releases are kept"),
 ])  # fmt: skip
 def test_ctrl_c_in_every_stage_says_what_was_kept(stage: str, kept: str, data: Path, tmp_path: Path) -> None:
     job = job_of(options(data, permutations=50))

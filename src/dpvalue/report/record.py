@@ -89,7 +89,7 @@ class Valuation:
     pay: Annotated[float, POSITIVE] | None
     game: str
     metric: str
-    coverage: tuple[CellHolding, ...] = ()
+    coverage: tuple[CellHolding, ...]
 
     @property
     def utility(self) -> str:
