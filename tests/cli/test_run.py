@@ -411,11 +411,11 @@ def typed(arguments: list[str], cwd: Path, answer: bytes, until: bytes) -> tuple
 @pytest.mark.slow
 def test_on_a_terminal_it_asks(folder: Path) -> None:
     arguments = [*BASIC, "--epsilon", "2"]
-    code, shown = typed(arguments, folder, b"n\n", b"Spend it?")
+    code, shown = typed(arguments, folder, b"n\n", b"Spend this budget?")
     assert code == 1
     assert "Abort" in shown
     assert not (folder / "results").exists()
-    code, shown = typed(arguments, folder, b"y\n", b"Spend it?")
+    code, shown = typed(arguments, folder, b"y\n", b"Spend this budget?")
     assert code == 0, shown
     assert "walking" in shown  # a bar
     assert "reading" in shown
