@@ -96,6 +96,15 @@ def counted(number: int | None, noun: str, plural: str = "") -> str:
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
+def byte_size(number: int) -> str:
+    """Return a number of bytes in kB or MB.
+
+    >>> byte_size(2_048), byte_size(400_000_000)
+    ('2.05 kB', '400 MB')
+    """
+    return f"{number / 1e6:.3g} MB" if number >= 1e5 else f"{number / 1e3:.3g} kB"
+
+
 def by_value(values: Floats) -> list[int]:
     """Return the places of values, the highest first; those that are not numbers come last."""
     return [int(place) for place in (-values).argsort(kind="stable")]

@@ -108,7 +108,7 @@ def comparing_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     def planted(self: DescriptionModel, along: torch.Tensor, squared: torch.Tensor) -> torch.Tensor:
         return described(self, along, squared / (1e-3 + squared.mean()))
 
-    monkeypatch.setattr(DescriptionModel, "described", planted)
+    monkeypatch.setattr(DescriptionModel, "describe", planted)
 
 
 def comparing_leaves(monkeypatch: pytest.MonkeyPatch) -> None:

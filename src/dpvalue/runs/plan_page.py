@@ -7,7 +7,7 @@ from typing import Any
 
 from dpvalue.data.parties import as_parties
 from dpvalue.detection import efficiency, is_useful
-from dpvalue.display import counted, html_lines
+from dpvalue.display import byte_size, counted, html_lines
 from dpvalue.errors import DpvalueError
 from dpvalue.games.semivalues import Semivalue, semivalues
 from dpvalue.planning.situation import Agreement, Expectation
@@ -299,7 +299,7 @@ class Plan:
             lines.append(self._needed(self.target_auc))
         if costs.table_bytes is not None and costs.memory_bytes is not None:
             whole = "" if self.expected is None else " for the whole process"
-            lines.append(f"memory: about {_size(costs.memory_bytes)}{whole}, table {_size(costs.table_bytes)}")
+            lines.append(f"memory: about {byte_size(costs.memory_bytes)}{whole}, table {byte_size(costs.table_bytes)}")
         if costs.seconds is not None:
             lines.append(
                 f"time: about {costs.seconds[0]:.2g} s with errors and report (at most {costs.seconds[1]:.2g} s); "
@@ -345,10 +345,6 @@ class Plan:
         if self.expected is None:
             return f"{auc} needs epsilon = {target.epsilon:.3g} or more without a trusted curator"
         return f"{auc} is expected at epsilon = {target.epsilon:.3g}"
-
-
-def _size(number: int) -> str:
-    return f"{number / 1e6:.3g} MB" if number >= 1e5 else f"{number / 1e3:.3g} kB"
 
 
 _semivalues = semivalues  # the argument of Plan.value shadows the function
