@@ -481,7 +481,7 @@ def test_the_metric_is_an_option(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "utility: AUC, on 150 public rows" in done.output
     options = tomllib.loads((folder / "by-auc" / "run.toml").read_text())
     assert (options["metric"], options["model"], options["preprocess"]) == ("auc", "logistic", "columns")
-    assert "Utility: AUC, on 150 public rows. Values: shapley;" in (folder / "by-auc" / "report.html").read_text()
+    assert "Utility: AUC, on 150 public rows. Semivalues: shapley;" in (folder / "by-auc" / "report.html").read_text()
     values = pd.read_csv("by-auc/values.csv")["shapley"]
     table, (X, y) = dpv.load("by-auc/table.safetensors"), public_of(folder)
     assert isinstance(table, dpv.Table)

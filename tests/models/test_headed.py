@@ -359,7 +359,7 @@ def test_a_party_takes_no_trunk_that_is_none() -> None:
 
     with pytest.raises(dpv.DpvalueError, match="the party's features"):
         asked()
-    trunk = tensors["method.trunk"]
+    trunk = tensors["trunk"]
     for other, message in (
         (None, "origin must have the"), (trunk[:-1], "trunk must be"), (torch.cat([trunk, trunk]), "trunk must be"),
         (trunk * float("nan"), "trunk must be"), (trunk[None], "the tensor 'trunk' must be"),
@@ -371,7 +371,7 @@ def test_a_party_takes_no_trunk_that_is_none() -> None:
     with pytest.raises(dpv.DpvalueError, match="its digest differs"):
         asked()
     ready, _ = ready_for(parts, public, model=small, privacy=dpv.Privacy(4.0, unit="record"))
-    with pytest.raises(dpv.DpvalueError, match="model must be one of logistic, linear, cnn, got 'custom'"):
+    with pytest.raises(dpv.DpvalueError, match="model must be one of logistic, linear, cnn, trees, got 'custom'"):
         dpv.Job.from_bytes(ready.job(sorted(SIZES)).to_bytes()).build(torch.device("cpu"))
 
 
