@@ -96,7 +96,7 @@ def effective_epsilon(budget: Budget) -> float:
     (1.0, 14.4)
     """
     if budget.divisor == 1:
-        return budget.epsilon
+        return float(budget.epsilon)
     wanted = Privacy(budget.epsilon, DELTA).noise_multiplier(1, 1) / budget.divisor
     low, high = budget.epsilon, budget.epsilon * budget.divisor**2 * 2
     for _ in range(60):
