@@ -55,6 +55,7 @@ from dpvalue.models import DescriptionModel, LeafOnes
 from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
+from dpvalue.values import noisy as noisy_module
 from tests.held import Keys, emptied
 
 COMMAND = get_command(app)
@@ -458,10 +459,13 @@ Noted = tuple[Tensor, Tensor]
 
 @contextmanager
 def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
-    """Hold the mechanism's output fixed, and note what goes into it; choices are made once for equal public numbers."""
+    """Hold the mechanism's output fixed, and note what goes into it.
+
+    Choices are made once for equal public numbers, values with fresh noise once for tables of the same bytes.
+    """
     noted: list[Noted] = []
     release, clip = Contributions.release, Contributions._clip
-    with_data = plan_module._with_data
+    with_data, draw_noise = plan_module._with_data, noisy_module.draw_noise
 
     def planned(utility: Any, settings: dpv.Settings, sizes: Any, units: Any, *more: Any) -> Any:
         key = ("plan", sizes.tobytes(), units.tobytes(), repr(settings.privacy), str(settings.schedule))
@@ -501,6 +505,12 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
             memo[key] = Refitting(surrogate, *public)
         return memo[key]
 
+    def renoised(result: Any, game: Any, draws: int, *more: Any) -> Any:
+        key = ("draws", _table_digest(result.table), repr(result.semivalues), result.walks, draws)
+        if key not in memo:
+            memo[key] = draw_noise(result, game, draws, *more)
+        return memo[key]
+
     with (
         mock.patch.object(secrets, "randbits", Keys()),
         mock.patch.object(Contributions, "release", released),
@@ -509,8 +519,19 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
         mock.patch.object(run_module, "choose", once(choose)),
         mock.patch.object(plan_module, "_with_data", planned),
         mock.patch.object(refit_module, "Refitting", refitting),
+        mock.patch.object(noisy_module, "draw_noise", renoised),
     ):
         yield noted
+
+
+def _table_digest(table: dpv.Table) -> str:
+    """A digest of all that a table's file holds."""
+    header, tensors = table.parts()
+    content = hashlib.sha256(repr(sorted(header.items())).encode())
+    for name in sorted(tensors):
+        content.update(f"{name} {tensors[name].dtype} {tuple(tensors[name].shape)}".encode())
+        content.update(tensors[name].contiguous().numpy().tobytes())
+    return content.hexdigest()
 
 
 def observe(world: World, scenario: Scenario, folder: Path, memo: Memo) -> Seen:
