@@ -56,6 +56,7 @@ from dpvalue.party.contributions import Contributions
 from dpvalue.runs import plan as plan_module
 from dpvalue.runs import run as run_module
 from dpvalue.values import noisy as noisy_module
+from dpvalue.values.intervals import draw_noise
 from tests.held import Keys, emptied
 
 COMMAND = get_command(app)
@@ -465,7 +466,7 @@ def _held_fixed(memo: Memo) -> Iterator[list[Noted]]:
     """
     noted: list[Noted] = []
     release, clip = Contributions.release, Contributions._clip
-    with_data, draw_noise = plan_module._with_data, noisy_module.draw_noise
+    with_data = plan_module._with_data
 
     def planned(utility: Any, settings: dpv.Settings, sizes: Any, units: Any, *more: Any) -> Any:
         key = ("plan", sizes.tobytes(), units.tobytes(), repr(settings.privacy), str(settings.schedule))

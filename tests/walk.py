@@ -24,6 +24,7 @@ from typer.testing import CliRunner
 
 import dpvalue
 from dpvalue.cli import app
+from dpvalue.engine import Local
 from dpvalue.runs import execute as execute_module
 from tests.federation import write_files
 
@@ -155,6 +156,7 @@ def main(folder: Path) -> None:
     os.chdir(folder)
     write_files(folder, {"north": 90, "east": 60, "south": 60, "west": 90})
     import_all()
+    Local.workers = 1  # type: ignore[assignment,method-assign]  # one thread, so that the order is always the same
     traces = {"run": trace_run().to_json(), "study": trace_study().to_json()}
     (folder / "walk.json").write_text(json.dumps(traces, indent=1))
 

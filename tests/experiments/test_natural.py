@@ -333,7 +333,7 @@ def test_the_command_makes_truths_values_and_tables(
     some = ["--cells", "heart/regions/4", "--seeds", "0", "--workers", "1", "--data-dir", str(folder)]
     assert "2 of 2: heart/regions/4, seed 0, boosted" in run("truth", *some, "--out", str(truth))
     monkeypatch.setattr(torch, "set_num_threads", lambda number: None)
-    monkeypatch.setattr(natural, "_worked", lambda work, tasks, workers: map(work, tasks))  # quicker than a process
+    monkeypatch.setattr(Processes, "tasks", lambda self, work, tasks: map(work, tasks))  # quicker than a process
     assert "2 of 2" in run("run", *some, "--methods", "sizes", "averaging", "--out", str(out))
     before = truth.read_text(), out.read_text()
     assert run("truth", *some, "--out", str(truth)) == ""

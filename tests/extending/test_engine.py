@@ -44,6 +44,10 @@ class Backwards:
         self.asked.add("ahead")
         return map(work, items)
 
+    def tasks(self, function: Callable[[Item], Done], payloads: Iterable[Item]) -> Iterator[Done]:
+        self.asked.add("tasks")
+        return iter(self.map(function, payloads))
+
     @contextmanager
     def threading(self) -> Iterator[None]:
         self.asked.add("threading")

@@ -57,7 +57,7 @@ TESTED_BY = {
     "methods/leaf_game.py": "methods/test_forest.py",
     "methods/leaf_rehearsal.py": "methods/test_trees.py",
     "methods/leaf_rule.py": "methods/test_trees.py",
-    "methods/leaf_shrinkage.py": "methods/test_forest.py",
+    "methods/leaf_posterior.py": "methods/test_forest.py",
     "methods/leaves.py": "methods/test_forest.py",
     "methods/reading.py": "methods/test_refit.py",
     "methods/steps.py": "methods/test_sums.py",

@@ -20,6 +20,9 @@ PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 # Functions that call into a layer above their own: always what that layer has handed down to them.
 HANDED_DOWN = {
     "data/parties.py:Parties.names": "the one party of an agent is a `Parties` of its own",
+    "engine/engines.py:Local.map": "the work on an item",
+    "engine/tasks.py:checked": "the payloads, which are made as they are needed",
+    "engine/tasks.py:run_task": "the function of a task",
     "display.py:safe": "str() of whatever is shown",
     "games/solving.py:worths_of": "the worth of coalitions, which a `Game` defines",
     "privacy/checkpoint.py:Checkpoint._release": "draws the release that is to be kept",

@@ -15,8 +15,8 @@ from dpvalue.games.semivalues import semivalue
 from dpvalue.games.solving import value_game
 from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
+from dpvalue.methods.leaf_posterior import LeafPosterior
 from dpvalue.methods.leaf_rule import ForestShape
-from dpvalue.methods.leaf_shrinkage import LeafReading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import Forest, LeafOnes
 from tests.datasets import classification
@@ -187,6 +187,7 @@ def test_trees_find_what_no_single_split_shows() -> None:
     made = Grown(forest, 2, judged_by, salt, 2.0, 1.0)
     ones = LeafOnes(forest, 2)
     counts = ones.ones(ones.inputs(x), y, torch.zeros(1, dtype=torch.float64)).sum(0, keepdim=True)
+    counts = torch.nn.functional.pad(counts, (0, 1))  # no variance of noise
     assert Judge(made, PublicSet(x, y, METRICS["auc"], 0.0), ENGINE)(counts)[0] > 0.9
 
 
@@ -238,7 +239,7 @@ def test_worths_are_those_of_the_formula(leaves: int, folds: int) -> None:
     counts = generator.poisson(4.0, (5, *made.shape)).astype(float)
     counts[3] = 0.0  # nobody
     counts[4, :, 0] = 0.0
-    flat = torch.from_numpy(counts.reshape(5, -1))
+    flat = torch.nn.functional.pad(torch.from_numpy(counts.reshape(5, -1)), (0, 1))  # no variance of noise
     outputs = [slow_outputs(made, one) for one in counts]
     np.testing.assert_allclose(outputs[3], 1 / 3)
     own = dpv.Utility(X, Y, metric=lambda p, y: float(p[np.arange(len(y)), y].mean()))
@@ -274,7 +275,9 @@ def game_of(parties: int, metric: str = "loss", seed: int = 0) -> LeafGame:
         drawn = generator.integers(len(x), size=size)
         mean = cells[drawn].mean(0)
         rows.append(mean if party % 5 else cells[drawn].view(size, -1, 3).roll(1, 2).flatten(1).mean(0))
-    return LeafGame(Judge(made, public, ENGINE), LeafReading(made, public), torch.stack(rows), np.zeros(parties), sizes)
+    return LeafGame(
+        Judge(made, public, ENGINE), LeafPosterior(made, public), torch.stack(rows), np.zeros(parties), sizes
+    )
 
 
 @pytest.mark.parametrize("metric", ["loss", "auc"])
@@ -327,7 +330,7 @@ def test_slopes_serve_games_of_very_many() -> None:
     game = game_of(600)
     game._units[0] = 30
     assert _BY_SLOPE * 30 < 30 * 100  # Banzhaf's coalitions have about 300 members
-    small = LeafGame(game.judge, game.reading, game.rows, np.zeros(600), game._units)
+    small = LeafGame(game.judge, game.posterior, game.rows, np.zeros(600), game._units)
     bands, walks = small.direct_estimate(semivalue("banzhaf")), value_game(small, semivalue="banzhaf", permutations=300)
     assert bands is not None
     apart = (bands.values - walks.values) / np.hypot(bands.std_errors, walks.std_errors)
@@ -336,29 +339,77 @@ def test_slopes_serve_games_of_very_many() -> None:
     assert bands.values.std() == pytest.approx(walks.values.std(), rel=0.05)
 
 
-def reading_and_parties(count: int = 60, size: int = 100) -> tuple[LeafReading, Any]:
-    """A reading, and the true shares of parties of public rows that differ in a feature, half of them blank."""
+def posterior_and_parties(count: int = 60, size: int = 100) -> tuple[LeafPosterior, Any]:
+    """A posterior, and the true shares of parties of public rows that differ in a feature, half of them blank."""
     made = grown(trees=8)
-    reading, ones = LeafReading(made, PublicSet(FEATURES, LABELS, METRICS["loss"], 0.0)), LeafOnes(made.forest, 3)
+    posterior, ones = LeafPosterior(made, PublicSet(FEATURES, LABELS, METRICS["loss"], 0.0)), LeafOnes(made.forest, 3)
     cells = ones.ones(ones.inputs(FEATURES), LABELS, torch.zeros(1, dtype=torch.float64)).numpy()
     generator, truth = np.random.default_rng(5), np.zeros((count, ones.size))
     for party in range(count // 2):
         order = np.argsort(X[:, party % 4] + generator.standard_normal(300))
         truth[party] = cells[order[party % 3 * 100 :][:size]].mean(0)
-    return reading, truth
+    return posterior, truth
 
 
-def test_releases_without_noise_are_read_as_they_are() -> None:
-    reading, truth = reading_and_parties()
-    units = np.arange(1, 61)
-    np.testing.assert_allclose(reading.counts(truth, np.zeros(60), units), truth * units[:, None], atol=1e-12)
-    some = np.where(np.arange(60) < 3, 0.0, 0.01)  # one party without noise beside others
-    np.testing.assert_allclose(reading.counts(truth, some, units)[:3], (truth * units[:, None])[:3], atol=1e-12)
+def test_leaves_are_smoothed_by_their_noise() -> None:
+    """By the formula of the module; without noise by the smoothing alone, with very much the root speaks for all."""
+    made = grown(trees=2)
+    counts = torch.from_numpy(np.random.default_rng(1).poisson(4.0, (*made.shape, 1)).astype(float))
+    counts[1, int(made.forest.leaf[1].max()) + 1 :] = 0.0  # this tree has fewer leaves
+    plain, loud = (made.shares(counts, torch.tensor([variance], dtype=torch.float64)) for variance in (0.0, 1e12))
+    whole = counts.sum(1, keepdim=True)
+    root = (whole + 1 / 3) / (whole.sum(2, keepdim=True) + 1)
+    torch.testing.assert_close(loud, root.expand_as(loud), atol=1e-6, rtol=0)
+    assert float((plain - root).abs().max()) > 0.1
+    some = made.shares(counts, torch.tensor([7.0], dtype=torch.float64))
+    forest, tree = made.forest, 0
+
+    def below(node: int) -> list[int]:
+        if forest.leaf[tree, node] >= 0:
+            return [int(forest.leaf[tree, node])]
+        return below(int(forest.left[tree, node])) + below(int(forest.right[tree, node]))
+
+    def down(node: int, above: Any) -> None:
+        leaves = below(node)
+        own = counts[tree, leaves, :, 0].sum(0).numpy()
+        smoothing = made.smoothing * (1 + len(leaves) * 7.0 / max(own.sum(), 1.0))
+        share = (own + smoothing * above) / (own.sum() + smoothing) if node else root[tree, 0, :, 0].numpy()
+        if len(leaves) == 1:
+            np.testing.assert_allclose(some[tree, leaves[0], :, 0], share, atol=1e-12)
+            return
+        down(int(forest.left[tree, node]), share)
+        down(int(forest.right[tree, node]), share)
+
+    down(0, None)
+
+
+def test_noise_is_known_to_the_model_and_costs_less_for_it() -> None:
+    """Noisy counts make a better model when their noise is known than when they are taken for exact."""
+    posterior, truth = posterior_and_parties()
+    judge, generator = Judge(posterior.grown, posterior.public, ENGINE), np.random.default_rng(2)
+    counts = torch.from_numpy(100 * truth[:30] + 20 * generator.standard_normal((30, truth.shape[1])))
+    exact, blind, known = (
+        judge(torch.cat([cells, torch.full((30, 1), variance, dtype=torch.float64)], dim=1)).mean()
+        for cells, variance in ((torch.from_numpy(100 * truth[:30]), 0.0), (counts, 0.0), (counts, 400.0))
+    )
+    assert blind < known - 0.05 < known < exact
+
+
+def test_a_game_adds_up_counts_and_the_variance_of_their_noise() -> None:
+    game = game_of(3)
+    noisy = game.of(game.rows, np.array([0.0, 0.05, 0.01]))
+    np.testing.assert_allclose(noisy.counts[:, -1], [0.0, (0.05 * 30) ** 2, (0.01 * 30) ** 2], rtol=1e-5)
+    np.testing.assert_allclose(noisy.counts[:, :-1], game.rows * torch.tensor([[300.0], [30.0], [30.0]]), rtol=1e-5)
+    sums = torch.stack([noisy.counts[[0, 1]].sum(0), noisy.counts[[1, 2]].sum(0)])
+    np.testing.assert_allclose(noisy.worth(np.array([[True, True, False], [False, True, True]])), game.judge(sums))
+    possible = noisy.without_noise(np.random.default_rng(0))
+    assert not possible.counts[:, -1].any()
+    np.testing.assert_array_equal(possible.counts[0], noisy.counts[0])  # this party's release had no noise
 
 
 def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
-    reading, truth = reading_and_parties()
-    prior = reading.prior
+    posterior, truth = posterior_and_parties()
+    prior = posterior.prior
     np.testing.assert_allclose(prior.directions @ prior.directions.T, np.eye(len(prior.directions)), atol=1e-9)
     assert (prior.spread > 0).all()
     assert prior.public.sum() == pytest.approx(8.0)
@@ -368,31 +419,47 @@ def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
     away = truth[:30] - prior.public
     inside = np.square(away @ prior.directions.T).sum(1) / np.square(away).sum(1)
     assert inside.mean() > 0.8  # parties that differ as groups do lie along the directions
-    again = LeafReading(reading.grown, reading.public).prior
+    again = LeafPosterior(posterior.grown, posterior.public).prior
     np.testing.assert_array_equal(again.spread, prior.spread)
 
 
-def test_noise_is_taken_off_and_blank_parties_are_not_there() -> None:
-    """Read counts are nearer the truth than what was released; a party without a good row has next to nothing."""
-    reading, truth = reading_and_parties()
+def test_draws_are_near_the_truth_and_blank_parties_are_not_there() -> None:
+    """The mean of draws is nearer the truth than what was released; without a good row it is next to nothing."""
+    posterior, truth = posterior_and_parties()
     generator, units = np.random.default_rng(3), np.full(60, 100)
     for std in (0.005, 0.02, 0.05):
         rows = truth + std * generator.standard_normal(truth.shape)
-        read = reading.counts(rows, np.full(60, std), units) / 100
-        off, raw = (np.square(found - truth)[:30].sum(1).mean() for found in (read, rows))
+        drawn = np.mean([posterior.draw(rows, np.full(60, std), units, generator) for _ in range(40)], axis=0)
+        off, raw = (np.square(found - truth)[:30].sum(1).mean() for found in (drawn, rows))
         assert off < 0.6 * raw
-        totals, error = read.sum(1) / 8, std * np.sqrt(truth.shape[1]) / 8
-        assert totals[:30].mean() == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.01)
-        assert totals[30:].mean() == pytest.approx(0.0, abs=4 * error / 30**0.5 + 0.01)
+        totals, error = drawn.sum(1) / 8, std * np.sqrt(truth.shape[1]) / 8
+        assert totals[:30].mean() == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.1)
+        assert totals[30:].mean() < 0.05 + error
+
+
+def test_a_release_tells_whether_a_party_has_records_that_count() -> None:
+    """By Bayes' rule for the noisy number of records, at odds of 19 to 1; without noise nothing is to be told."""
+    posterior, truth = posterior_and_parties()
+    units, std = np.full(60, 100), 0.05
+    rows = truth + std * np.random.default_rng(6).standard_normal(truth.shape)
+    error = 100 * std * np.sqrt(truth.shape[1]) / 8
+    sizes = 100 * rows.sum(1) / 8
+    full, blank = (np.exp(-np.square(sizes - mean) / (2 * error**2)) for mean in (100, 0))
+    expected = 19 * full / (19 * full + blank)
+    found = posterior.presence(rows, np.full(60, std), units)
+    np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
+    assert found[:30].min() > 0.9
+    assert found[30:].max() < 0.5
+    np.testing.assert_array_equal(posterior.presence(rows, np.zeros(60), units), 1.0)
 
 
 def test_draws_spread_as_far_as_noise_hides() -> None:
-    reading, truth = reading_and_parties()
+    posterior, truth = posterior_and_parties()
     generator, units = np.random.default_rng(4), np.full(60, 100)
     spreads = []
     for std in (0.0, 0.005, 0.02):
         rows, stds = truth + std * generator.standard_normal(truth.shape), np.full(60, std)
-        draws = np.stack([reading.drawn(rows, stds, units, generator) for _ in range(60)])
+        draws = np.stack([100 * posterior.draw(rows, stds, units, generator) for _ in range(60)])
         assert (draws >= 0).all()
         spreads.append(float(draws[:, :30].std(0).mean()))
     assert spreads[0] == 0 < spreads[1] < spreads[2]

@@ -147,8 +147,8 @@ def test_what_a_penalty_of_parameters_costs_is_that_of_retrained_models(task: st
     worth = float(refitting.evaluate(refitting.fit(surrogate.clean[None].to(rows.x))))
     few, none, one = np.array([30.0]), np.zeros(1), np.ones(1)
     said = worth + refitting.correction(few, none, one)[0]
-    assert said == pytest.approx(-learning_curves(rows, 0, 0.5)(few, none, one)[0], abs=1e-4)
-    assert said < -learning_curves(rows, 0)(few, none, one)[0] - 1e-3
+    assert said == pytest.approx(-learning_curves(rows, 0, dpv.Local(), 0.5)(few, none, one)[0], abs=1e-4)
+    assert said < -learning_curves(rows, 0, dpv.Local())(few, none, one)[0] - 1e-3
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -176,7 +176,7 @@ def test_learning_curves_are_those_of_retraining(task: str) -> None:
     """Beside scikit-learn's fits to as many rows; meaningless labels and copies cost more, more records less."""
     model, public = public_of(task, rows=200)
     rows = Rows.of(model, public)
-    made_with, generator = [learning_curves(rows, seed) for seed in range(6)], np.random.default_rng(0)
+    made_with, generator = [learning_curves(rows, seed, dpv.Local()) for seed in range(6)], np.random.default_rng(0)
     x, y = rows.x.numpy(), public.y.numpy()
 
     def curve(records: Any, meaningless: float = 0.0, copies: float = 1.0) -> Any:

@@ -66,6 +66,7 @@ class Parties:
     source: Any = field(default=None, init=False)
     """The object that X and y come from, if any."""
     min_parties: ClassVar[int] = 2
+    stays_in_process: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         rows = row_count(self.X, "parties' features")

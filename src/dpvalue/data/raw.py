@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -167,6 +167,8 @@ class DatasetRows:
     Items are read one by one, so that an item of another type does not change the others.
     """
 
+    stays_in_process: ClassVar[bool] = True
+
     def __init__(self, dataset: Any, count: int) -> None:
         self.dataset, self._count = dataset, count
         self._labels: list[Any] | None = None
@@ -204,6 +206,8 @@ class DatasetRows:
 
 class DatasetLabels:
     """The labels of a torch Dataset, available once its rows have been read."""
+
+    stays_in_process: ClassVar[bool] = True
 
     def __init__(self, rows: DatasetRows) -> None:
         self._rows = rows

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 import torch
@@ -112,6 +112,8 @@ class _Rows:
 @dataclass(frozen=True, repr=False)
 class PrivateRows(_Rows):
     """The parties' rows. What is computed from them leaves only with noise, through `Contributions.release`."""
+
+    stays_in_process: ClassVar[bool] = True
 
     def __reduce__(self) -> NoReturn:
         raise DpvalueError("private rows cannot be pickled or copied: they would leave without noise")

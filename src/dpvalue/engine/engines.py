@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dpvalue.display import changed_fields
+from dpvalue.engine.tasks import checked, inside_task, run_task, run_tasks
 from dpvalue.errors import DpvalueError, require_choice, require_count
 
 Item = TypeVar("Item")
@@ -59,6 +61,24 @@ class Engine(Protocol):
         """Yield work(item) of each item, in order; one call at a time, possibly ahead of the consumer."""
         ...
 
+    def tasks(self, function: Callable[[Item], Output], payloads: Iterable[Item]) -> Iterator[Output]:
+        """Yield function(payload) of each payload, in order; several at once, on any core or machine.
+
+        For coarse work: a draw, a rehearsal, the values of a problem.
+
+        Args:
+            function: a pure function: its result depends on the payload alone, so that all engines give the same.
+            payloads: releases and public things only (`engine.tasks`).
+
+        Returns:
+            an iterator over the results.
+
+        Example:
+            >>> list(dpv.Local(threads=2).tasks(abs, [-1, 2, -3]))
+            [1, 2, 3]
+        """
+        ...
+
     def threading(self) -> AbstractContextManager[None]:
         """Return the context of all work, in which an engine sets up and restores its threads."""
         ...
@@ -100,6 +120,7 @@ _CACHED_NUMBERS = 2**19
 _PIECE_BYTES = 2**26
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
+_CALLERS = Lock()
 TABLES = 5  # tables of n x d numbers in memory: sums of releases (float64), their mean, noise, and scratch
 
 
@@ -206,7 +227,10 @@ class Local:
         On a CPU with `share`, several threads run it; without, the items run in sequence, each with torch's threads.
         """
         work_items = list(items)
-        if self.workers == 1 or (share and len(work_items) < 2):
+        if inside_task() and not share:
+            with _CALLERS:  # a caller's function runs in one thread at a time
+                return [work(item) for item in work_items]
+        if self.workers == 1 or inside_task() or (share and len(work_items) < 2):
             return [work(item) for item in work_items]
         if share:
             return list(_pool("batches", self.workers, os.getpid()).map(work, work_items))
@@ -215,7 +239,7 @@ class Local:
 
     def ahead(self, work: Callable[[Item], Output], items: Iterable[Item]) -> Iterator[Output]:
         """Yield work(item) of each item, in order; on a CPU a thread computes the next item in advance."""
-        if self.workers == 1:
+        if self.workers == 1 or inside_task():
             yield from map(work, items)
             return
         one_by_one = _pool("ahead", 1, os.getpid())
@@ -227,6 +251,32 @@ class Local:
             pending = next_result
         if pending is not None:
             yield pending.result()
+
+    def tasks(self, function: Callable[[Item], Output], payloads: Iterable[Item]) -> Iterator[Output]:
+        """Yield function(payload) of each payload, in order; on a CPU several threads run them.
+
+        Many tiny tasks run in the calling thread, and so do all on a GPU and those that a task makes. Torch has one
+        thread in each task, so that the bits do not depend on who runs it.
+
+        Args:
+            function: a pure function.
+            payloads: public things; few exist at a time.
+
+        Returns:
+            an iterator over the results.
+
+        Raises:
+            DpvalueError: a payload that holds private rows, a party or a source of noise.
+
+        Example:
+            >>> list(dpv.Local().tasks(abs, [-1, 2, -3]))
+            [1, 2, 3]
+        """
+        with self.threading():
+            if self.workers == 1 or inside_task():
+                yield from (run_task(function, payload) for payload in checked(payloads))
+            else:
+                yield from run_tasks(_pool("tasks", self.workers, os.getpid()), self.workers, function, payloads)
 
     @contextmanager
     def threading(self) -> Iterator[None]:

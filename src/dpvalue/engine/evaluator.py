@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,10 +27,11 @@ class Evaluator:
     def __init__(self, public: PublicSet, model: Model, engine: Engine) -> None:
         self.public, self._model = public, model
         self._x, self._y = model.inputs(public.x), public.y
-        self._loss = model.mean_loss(self._x, self._y)
+        self._compiled = False
+        self._loss = self._make_loss()
         metric = public.metric
         self._offset, self.slope = (0.0, 0.0) if metric.of_loss is None else metric.of_loss(public.y)
-        self._engine, self._share = (
+        self.engine, self._share = (
             engine,
             not isinstance(metric.worth, CustomMetric),
         )  # a caller's function has its own thread
@@ -41,12 +43,27 @@ class Evaluator:
         if not isinstance(self._model, Linear):
             return self
         other = copy(self)
-        other._loss = self._model.mean_loss(self._x, self._y, compiled=True)
+        other._compiled = True
+        other._loss = other._make_loss()
         return other
+
+    def _make_loss(self) -> Callable[[Tensor], Tensor]:
+        if self._compiled and isinstance(self._model, Linear):
+            return self._model.mean_loss(self._x, self._y, compiled=True)
+        return self._model.mean_loss(self._x, self._y)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the function of the loss, which has no pickle."""
+        return {name: part for name, part in vars(self).items() if name != "_loss"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make the function of the loss again."""
+        vars(self).update(state)
+        self._loss = self._make_loss()
 
     def __call__(self, theta: Tensor) -> Tensor:
         """Return V of each model theta (b, size) as float64 (b,), on the device of theta."""
-        return torch.cat(self._engine.map(self._evaluate, theta.split(self.batch), self._share))
+        return torch.cat(self.engine.map(self._evaluate, theta.split(self.batch), self._share))
 
     def _evaluate(self, theta: Tensor) -> Tensor:
         if self.public.metric.worth is not None:

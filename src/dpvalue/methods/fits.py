@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.arrays import Floats
+from dpvalue.arrays import Floats, Ints
 from dpvalue.data.utility import PublicSet
+from dpvalue.engine.engines import Engine
 from dpvalue.models import REGRESSION, Linear
 from dpvalue.streams import Purpose, stream
 
@@ -209,32 +210,53 @@ class Curves:
         return np.asarray(mixed + (curves[-1] - curves[0]) * np.log(np.maximum(copies, 1)) / log(_COPIES))
 
 
-def learning_curves(rows: Rows, seed: int, l2: float = 0.0) -> Curves:
+@dataclass(frozen=True, eq=False)
+class CurveTask:
+    """The fits of one curve: the arguments of `fit_many`, and the penalty of the utility."""
+
+    rows: Rows
+    weights: Tensor
+    labels: Tensor
+    l2: float
+
+
+def held_out_losses(task: CurveTask) -> Floats:
+    """Return the mean loss of each fit on the rows that it was not given (b,)."""
+    theta = fit_many(task.rows, task.weights, task.labels)
+    held_out = (task.weights == 0).to(task.weights)
+    means = (task.rows.losses(task.rows.outputs(theta)) * held_out).sum(1) / held_out.sum(1)
+    return np.asarray((means + task.l2 * theta.square().sum(1)).cpu().numpy())
+
+
+def learning_curves(rows: Rows, seed: int, engine: Engine, l2: float = 0.0) -> Curves:
     """Return the learning curves of public rows, for a utility with the penalty l2 |theta|^2."""
     generator, count = stream(seed, Purpose.LEARNING_CURVES), len(rows.x)
     sizes = np.unique(np.geomspace(min(_LEAST, count // 2), max(0.8 * count, 1), _SIZES).astype(int))
-    losses = []
-    for shuffled, copies in [*((share, 1.0) for share in _SHUFFLED), (0.0, _COPIES)]:
-        weights, labels = [], []
-        for size in np.repeat(sizes, _REPEATS):
-            members = generator.permutation(count)[:size]
-            shuffled_rows = members[generator.random(size) < shuffled]
-            label = rows.y.T.clone()
-            label[:, torch.from_numpy(shuffled_rows)] = rows.y.T[
-                :, torch.from_numpy(generator.permutation(count)[: len(shuffled_rows)])
-            ]
-            weight = torch.zeros(count, dtype=torch.float64)
-            weight[torch.from_numpy(members)] = copies
-            weights.append(weight)
-            labels.append(label)
-        row_weights = torch.stack(weights).to(rows.x)
-        theta = fit_many(rows, row_weights, torch.stack(labels))
-        held_out = (row_weights == 0).to(rows.x)
-        means = (rows.losses(rows.outputs(theta)) * held_out).sum(1) / held_out.sum(1) + l2 * theta.square().sum(1)
-        losses.append(means.reshape(len(sizes), _REPEATS).mean(1).cpu().numpy())
+    ways = [*((share, 1.0) for share in _SHUFFLED), (0.0, _COPIES)]
+    tasks = (_curve_task(rows, np.repeat(sizes, _REPEATS), *way, l2, generator) for way in ways)
+    losses = [means.reshape(len(sizes), _REPEATS).mean(1) for means in engine.tasks(held_out_losses, tasks)]
     table = np.array(losses)
     no_data_loss = float(rows.mean_loss(rows.x.new_zeros(rows.size)))
     return Curves(sizes.astype(np.float64), table, np.array([_slope(sizes, row) for row in table]), no_data_loss)
+
+
+def _curve_task(
+    rows: Rows, sizes: Ints, shuffled: float, copies: float, l2: float, generator: np.random.Generator
+) -> CurveTask:
+    """Draw so many rows for each fit, of which a share have shuffled labels."""
+    count = len(rows.x)
+    weights, labels = [], []
+    for size in sizes:
+        members = generator.permutation(count)[:size]
+        shuffled_rows = members[generator.random(size) < shuffled]
+        others = torch.from_numpy(generator.permutation(count)[: len(shuffled_rows)])
+        label = rows.y.T.clone()
+        label[:, torch.from_numpy(shuffled_rows)] = rows.y.T[:, others]
+        weight = torch.zeros(count, dtype=torch.float64)
+        weight[torch.from_numpy(members)] = copies
+        weights.append(weight)
+        labels.append(label)
+    return CurveTask(rows, torch.stack(weights).to(rows.x), torch.stack(labels), l2)
 
 
 def _slope(sizes: Floats, losses: Floats) -> float:

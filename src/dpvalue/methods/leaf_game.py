@@ -20,7 +20,7 @@ from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
-from dpvalue.methods.leaf_shrinkage import LeafReading
+from dpvalue.methods.leaf_posterior import LeafPosterior
 from dpvalue.methods.leaves import Judge
 from dpvalue.streams import Purpose, stream
 
@@ -50,26 +50,29 @@ class LeafGame(ReleaseGame):
 
     Args:
         judge: the forest and the public rows.
-        reading: how releases are read.
+        posterior: what releases may be without noise.
         rows: the releases (n, size): counts over numbers of units.
         noise_std: the noise in them (n,).
         units: the parties' public numbers of units (n,).
-        counts: what releases are read as (n, size), if that was done before.
+
+    Attributes:
+        counts: the parties' counts and, in the last column, the variance of their noise (n, size + 1): both add up.
     """
 
     def __init__(
         self,
         judge: Judge,
-        reading: LeafReading,
+        posterior: LeafPosterior,
         rows: Tensor,
         noise_std: Floats,
         units: Ints,
-        counts: Floats | None = None,
     ) -> None:
-        self.judge, self.reading, self.rows, self.n = judge, reading, rows, len(rows)
+        self.judge, self.posterior, self.rows, self.n = judge, posterior, rows, len(rows)
         self._noise_std, self._units = noise_std, units
-        found = reading.counts(rows.to("cpu", torch.float64).numpy(), noise_std, units) if counts is None else counts
-        self.counts = torch.from_numpy(found)
+        released = rows.to("cpu", torch.float64)
+        scale = units * posterior.presence(released.numpy(), noise_std, units)
+        variance = torch.from_numpy(np.square(noise_std * scale))[:, None]
+        self.counts = torch.cat([released * torch.from_numpy(scale)[:, None], variance], dim=1)
         self._mean_worths: dict[int, float] = {}
 
     def with_rows(self, rows: Tensor) -> LeafGame:
@@ -78,13 +81,13 @@ class LeafGame(ReleaseGame):
 
     def of(self, rows: Tensor, noise_std: Floats) -> LeafGame:
         """Return the game of other releases of parties of the same sizes, with such noise."""
-        return LeafGame(self.judge, self.reading, rows, noise_std, self._units)
+        return LeafGame(self.judge, self.posterior, rows, noise_std, self._units)
 
     def without_noise(self, generator: np.random.Generator) -> LeafGame:
         """Return the game of what parties would have released without noise: one draw, given what they have."""
         rows = self.rows.to("cpu", torch.float64).numpy()
-        counts = self.reading.drawn(rows, self._noise_std, self._units, generator)
-        return LeafGame(self.judge, self.reading, self.rows, self._noise_std, self._units, counts)
+        drawn = self.posterior.draw(rows, self._noise_std, self._units, generator)
+        return self.of(torch.from_numpy(drawn), np.zeros(self.n))
 
     def worth(self, coalitions: Bools) -> Floats:
         """Return the worth of each coalition."""
@@ -128,7 +131,7 @@ class LeafGame(ReleaseGame):
             return super().direct_estimate(kind)
         generator = stream(_SEED, Purpose.LEAF_BANDS)
         values, variances, count = np.zeros(self.n), np.zeros(self.n), 0
-        units = self.counts.sum(1)
+        units = self.counts[:, :-1].sum(1)
         for band in _bands(kind.position_weights(self.n) / self.n):
             by_slope = float(band.sizes[0] * units.mean()) >= _BY_SLOPE * float(units.max())
             draws = 1 if band.sizes[-1] == 0 else _DRAWS_BY_SLOPE if by_slope else _DRAWS

@@ -79,42 +79,78 @@ def expected_agreement(
         units: the numbers of units of the parties.
         noise: the noise of their releases.
     """
-    streams = [stream(situation.settings.seed, Purpose.REHEARSAL, _SPLITS + repeat) for repeat in range(_SPLITS)]
-    halves = [_Half(of_shape, shape, situation, units, noise, generator) for generator in streams]
-    deals = [[half.deal(number) for number in range(_DEALS)] for half in halves]
+    engine, seed = situation.settings.engine, situation.settings.seed
+    tasks = (
+        SplitTask(of_shape, shape, situation.public, units, noise, engine, seed, split) for split in range(_SPLITS)
+    )
+    splits = list(engine.tasks(rehearse_split, tasks))
+    deals = [split.deals for split in splits]
     values, sizes = (np.array([[getattr(deal, name) for deal in row] for row in deals]) for name in ("values", "sizes"))
     differ = float(np.mean([deal.differ for row in deals for deal in row]))
-    cells = float(np.prod(halves[0].method.grown.shape))
+    cells = float(splits[0].cells)
     small = sorted(int(size) for size, std in zip(units, noise, strict=True) if cells * std**2 > _HIDDEN * differ)
-    whole, scale = RehearsedMean.of(values), float(np.mean([half.scale for half in halves]))
+    whole, scale = RehearsedMean.of(values), float(np.mean([split.scale for split in splits]))
     return Agreement(
         whole.mean, whole.error, float(sizes.mean()), RehearsedMean.of(values - sizes), scale, tuple(small)
     )
 
 
+@dataclass(frozen=True, eq=False)
+class SplitTask:
+    """One split of the public rows to rehearse on.
+
+    Attributes:
+        of_shape: grows a forest of public rows.
+        shape: that of the run.
+        public: the public rows.
+        units: the numbers of units of the parties.
+        noise: the noise of their releases.
+        engine: where to compute.
+        seed: of the run.
+        split: the number of the split.
+    """
+
+    of_shape: OfShape
+    shape: ForestShape
+    public: PublicSet
+    units: Ints
+    noise: Floats
+    engine: Engine
+    seed: int
+    split: int
+
+
+@dataclass(frozen=True)
+class _Split:
+    """What a split gave: the scale of its sizes, the number of cells of the forest, and its deals."""
+
+    scale: float
+    cells: int
+    deals: list[_Deal]
+
+
+def rehearse_split(task: SplitTask) -> _Split:
+    """Return what a split gives."""
+    half = _Half(task)
+    return _Split(half.scale, int(np.prod(half.method.grown.shape)), [half.deal(number) for number in range(_DEALS)])
+
+
 class _Half:
     """One half of the public rows, which plays the public set, and the other, which is dealt to made-up parties."""
 
-    def __init__(
-        self,
-        of_shape: OfShape,
-        shape: ForestShape,
-        situation: Situation,
-        units: Ints,
-        noise: Floats,
-        generator: np.random.Generator,
-    ) -> None:
-        public, self._generator, self._engine = situation.public, generator, situation.settings.engine
+    def __init__(self, task: SplitTask) -> None:
+        public, of_shape, units, self._engine = task.public, task.of_shape, task.units, task.engine
+        self._generator = generator = stream(task.seed, Purpose.REHEARSAL, _SPLITS + task.split)
         order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
         judging, dealt = order[: len(order) // 2], order[len(order) // 2 :]
         picked = generator.permutation(len(units))[:_PARTIES]
         self.scale = min(1.0, len(dealt) / max(int(units[picked].sum()), 1))
         self._counts = np.maximum((units[picked] * self.scale).astype(np.int64), _LEAST_RECORDS)
-        self._noise = noise[picked]
+        self._noise = task.noise[picked]
         self._half = replace(public, x=public.x[judging], y=public.y[judging], metric=LOSS, l2=0.0)
         self._x, self._y = public.x[dealt], public.y[dealt]
         self._classes = int(public.y.max()) + 1
-        self.method = of_shape(shape, self._half, self._classes, int(generator.integers(2**31)))
+        self.method = of_shape(task.shape, self._half, self._classes, int(generator.integers(2**31)))
         self._retrained = of_shape(_RETRAINED, replace(self._half, x=self._x, y=self._y), self._classes, 0)
         none = np.zeros(len(picked))
         self._games = tuple(

@@ -3,7 +3,15 @@
 A node holds the counts of the leaves below it, summed over the coalition's members. Its class shares are smoothed
 towards those of its parent, at the root towards equal shares of all classes:
 
-    share(node) = (counts(node) + a share(parent)) / (total(node) + a),    a = 1 at the root.
+    share(node) = (counts(node) + a share(parent)) / (total(node) + a).
+
+At the root a = 1. Elsewhere it grows with the noise: of N counted records in the L leaves below a node, whose counts
+have noise of variance V each,
+
+    a = smoothing (1 + L V / max(N, 1)).
+
+Chance in shares of N records is of the order 1 / N and noise of the order L V / N^2: their ratio is what is added. So a
+large forest serves any noise: where it is strong, small leaves say what their parents do.
 
 The forest's probabilities are in proportion to exp(sharpness * mean over trees of log share), of the leaves that a row
 falls into. A public row judges the trees alone that it did not grow. Nobody, whose counts are zero, predicts all
@@ -20,7 +28,7 @@ import torch
 from torch import Tensor
 
 from dpvalue.arrays import Floats, Ints
-from dpvalue.data.utility import PublicSet
+from dpvalue.data.utility import CustomMetric, PublicSet
 from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
 from dpvalue.methods.growing import fold_of
@@ -97,8 +105,18 @@ class Grown:
                 found[inner, above] += found[inner, child]
         return torch.from_numpy(found)
 
-    def shares(self, sums: Tensor) -> Tensor:
-        """Return the class shares in each leaf (trees, leaves, classes, c) of counts (trees, leaves, classes, c)."""
+    @cached_property
+    def _leaves_below(self) -> Tensor:
+        """How many leaves are below a node, or are it (trees, nodes)."""
+        return self._below.sum(2)
+
+    def shares(self, sums: Tensor, variance: Tensor) -> Tensor:
+        """Return the class shares in each leaf (trees, leaves, classes, c).
+
+        Args:
+            sums: counts (trees, leaves, classes, c).
+            variance: of the noise in each count (c,).
+        """
         trees, leaves, classes, count = sums.shape
         counts = torch.bmm(self._below.to(sums), sums.reshape(trees, leaves, -1)).clamp_min(0.0)
         counts = counts.view(trees, -1, classes, count)
@@ -106,8 +124,10 @@ class Grown:
         level = (counts[:, 0] + _AT_ROOT / classes) / (totals[:, 0] + _AT_ROOT)
         kept = [level]
         for tree, node, places in self._levels:
-            own = counts[tree, node] + self.smoothing * level[places]
-            level = own / (totals[tree, node] + self.smoothing)
+            total = totals[tree, node]
+            noise = self._leaves_below[tree, node].to(sums)[:, None, None] * variance
+            smoothing = self.smoothing * (1 + noise / total.clamp_min(1.0))
+            level = (counts[tree, node] + smoothing * level[places]) / (total + smoothing)
             kept.append(level)
         found: Tensor = torch.cat(kept)[self._leaf_places].view(trees, leaves, classes, count)
         return found
@@ -183,14 +203,20 @@ class Judge:
         return _Judged(*(torch.from_numpy(np.ascontiguousarray(part)) for part in (cells, labels, rows, way)))
 
     def __call__(self, sums: Tensor) -> Floats:
-        """Return the worth (c,) of counts (c, trees x leaves x classes), in float64."""
-        worths = self._engine.map(lambda part: self.worths(part), sums.split(self.batch))
+        """Return the worth (c,), in float64.
+
+        Args:
+            sums: counts and, in the last column, the variance of their noise (c, trees x leaves x classes + 1).
+        """
+        share = not isinstance(self._metric.worth, CustomMetric)  # a caller's function has its own thread
+        worths = self._engine.map(self.worths, sums.split(self.batch), share)
         found: Floats = torch.cat(worths).numpy()
         return found
 
     def worths(self, sums: Tensor) -> Tensor:
         """Return the same for a few, all at once; with slopes where sums have them and the metric is smooth."""
-        logs = self.grown.shares(sums.T.reshape(*self.grown.shape, len(sums))).log().flatten(0, 1)
+        counts = sums[:, :-1].T.reshape(*self.grown.shape, len(sums))
+        logs = self.grown.shares(counts, sums[:, -1]).log().flatten(0, 1)
         means = [self.grown.sharpness * logs[part.cells].mean(0) for part in self._parts]  # (ways, classes, c)
         chances = [mean.log_softmax(1) for mean in means]
         if self._metric.worth is None:

@@ -18,6 +18,7 @@ the loss there are no curves, and v(S) = V(theta_S).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -55,7 +56,9 @@ class Refitting:
     def __init__(self, surrogate: Surrogate, rows: Rows, evaluate: Evaluator, seed: int) -> None:
         self.surrogate, self.evaluate = surrogate, evaluate
         curved = evaluate.public.metric.of_loss is not None
-        self._curves: Curves | None = learning_curves(rows, seed, evaluate.public.l2) if curved else None
+        self._curves: Curves | None = None
+        if curved:
+            self._curves = learning_curves(rows, seed, evaluate.engine, evaluate.public.l2)
         origin = surrogate.origin.to(rows.x)
         values, vectors = torch.linalg.eigh(rows.curvature(origin))
         engine_rows = evaluate.public.x  # fits use the precision of the engine
@@ -75,12 +78,12 @@ class Refitting:
         """
         begin = self._origin.expand(len(gradients), -1) if start is None else start
         batch = min(max(_NUMBERS // self.rows.y.numel(), _LEAST_BATCH), _MOST_BATCH)
-        models = []
-        for first in range(0, len(gradients), batch):
-            part = slice(first, first + batch)
-            batch_inverses = None if inverses is None else inverses[part]
-            models.append(self._fit_batch(gradients[part] - self._slope, begin[part], batch_inverses))
-        return torch.cat(models)
+        pieces = [slice(first, first + batch) for first in range(0, len(gradients), batch)]
+        tasks = (
+            FitTask(self, gradients[piece] - self._slope, begin[piece], None if inverses is None else inverses[piece])
+            for piece in pieces
+        )
+        return torch.cat(list(self.evaluate.engine.tasks(fit_batch, tasks)))
 
     def inverse_curvatures(self, theta: Tensor) -> Tensor | None:
         """Return the inverse Hessians (c, d/2, d/2) of the objective, at models of two classes.
@@ -97,8 +100,8 @@ class Refitting:
         inverses: Tensor = torch.linalg.inv(curved.unflatten(1, (features, features)) + ridge)
         return inverses
 
-    def _fit_batch(self, shift: Tensor, theta: Tensor, inverses: Tensor | None) -> Tensor:
-        """The models of a batch, by L-BFGS with an initial curvature; a step that would increase the loss is shortened.
+    def fit_batch(self, shift: Tensor, theta: Tensor, inverses: Tensor | None) -> Tensor:
+        """Return the models of a batch, by L-BFGS with an initial curvature; steps that add to the loss are shortened.
 
         Converged fits leave the batch once they are half of it. Fits that need more than a few steps switch from the
         public curvature to their own.
@@ -151,6 +154,21 @@ class Refitting:
             return np.zeros(len(records))
         loss_difference = np.interp(meaningless, _WAY, self._way) - self._curves(records, meaningless, copies)
         return np.asarray(self.evaluate.slope * loss_difference)
+
+
+@dataclass(frozen=True, eq=False)
+class FitTask:
+    """A batch of coalitions to fit: the arguments of `Refitting.fit_batch`."""
+
+    refitting: Refitting
+    shift: Tensor
+    theta: Tensor
+    inverses: Tensor | None
+
+
+def fit_batch(task: FitTask) -> Tensor:
+    """Return the models of a batch."""
+    return task.refitting.fit_batch(task.shift, task.theta, task.inverses)
 
 
 class _Memory:

@@ -68,13 +68,31 @@ def rehearse(
 
     Formal guarantee: reads public rows and public sizes only.
     """
-    streams = [stream(seed, Purpose.REHEARSAL, repeat) for repeat in range(_SPLITS)]
-    halves = [_Half(model, public, pseudo, engine, generator) for generator in streams]
-    correlations = np.array([[half.rehearse() for _ in range(_DEALS)] for half in halves])
-    values, sizes = correlations[..., 0], correlations[..., 1]
+    tasks = (SplitTask(model, public, pseudo, engine, seed, split) for split in range(_SPLITS))
+    scales, correlations = zip(*engine.tasks(rehearse_split, tasks), strict=True)
+    values, sizes = np.moveaxis(np.array(correlations), -1, 0)
     whole, beyond = RehearsedMean.of(values), RehearsedMean.of(values - sizes)
-    scale = float(np.mean([half.scale for half in halves]))
+    scale = float(np.mean(scales))
     return Agreement(whole.mean, whole.error, float(sizes.mean()), beyond, scale, too_small(surrogate, pseudo))
+
+
+@dataclass(frozen=True, eq=False)
+class SplitTask:
+    """One split of the public rows to rehearse on: the arguments of `rehearse`, and the number of the split."""
+
+    model: Linear
+    public: PublicSet
+    pseudo: PseudoParties
+    engine: Engine
+    seed: int
+    split: int
+
+
+def rehearse_split(task: SplitTask) -> tuple[float, list[tuple[float, float]]]:
+    """Return the scale of a split's sizes, and of each deal the correlations of values and sizes with retraining."""
+    generator = stream(task.seed, Purpose.REHEARSAL, task.split)
+    half = _Half(task.model, task.public, task.pseudo, task.engine, generator)
+    return half.scale, [half.rehearse() for _ in range(_DEALS)]
 
 
 class _Half:

@@ -5,7 +5,7 @@ trees, so that a unit moves counts by sqrt(B) at most. A coalition is worth what
 the coalition's class shares: no gradients, no fits, any metric.
 
 The trees are grown in `methods.growing`, filled and judged in `methods.leaves`, releases are read in
-`methods.leaf_shrinkage`, the game is in `methods.leaf_game`, what to expect of it in `methods.leaf_rehearsal`.
+`methods.leaf_posterior`, the game is in `methods.leaf_game`, what to expect of it in `methods.leaf_rehearsal`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dpvalue.methods.base import Choice, Method
 from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_coverage import CellHolding, holdings
 from dpvalue.methods.leaf_game import LeafGame
+from dpvalue.methods.leaf_posterior import LeafPosterior
 from dpvalue.methods.leaf_rehearsal import expected_agreement
 from dpvalue.methods.leaf_rule import ForestShape, choose_forest
-from dpvalue.methods.leaf_shrinkage import LeafReading
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import CLASSIFICATION, TREES, Forest, LeafOnes, Unsplit
 from dpvalue.models.forest import MOST_CLASSES
@@ -183,9 +183,9 @@ class Trees(Method):
     def game_of(
         self, public: PublicSet, engine: Engine, rows: Tensor, noise_std: np.ndarray, units: np.ndarray
     ) -> LeafGame:
-        """Return the game of such releases, read and judged by public rows."""
-        judge, reading = Judge(self.grown, public, engine), LeafReading(self.grown, public)
-        return LeafGame(judge, reading, rows, noise_std, units)
+        """Return the game of such releases, judged by public rows."""
+        judge, posterior = Judge(self.grown, public, engine), LeafPosterior(self.grown, public)
+        return LeafGame(judge, posterior, rows, noise_std, units)
 
     def coverage(self, table: ReleaseTable) -> tuple[CellHolding, ...]:
         """Return what parties mostly hold themselves, for sure, of classes and of nodes near the roots."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from typing import NoReturn, Protocol, SupportsIndex
+from typing import ClassVar, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from dpvalue.streams import Purpose, stream
 
 class Uncopyable:
     """A base class of objects that raise when they are copied or pickled."""
+
+    stays_in_process: ClassVar[bool] = True
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         """Raise: copies and pickles call this method."""

@@ -32,6 +32,7 @@ import torch
 
 from dpvalue.arrays import Floats
 from dpvalue.errors import require_number
+from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import MOST_PLAYERS_ENUMERATED, ReleaseGame, estimate_values
 from dpvalue.privacy.laws import find_law
@@ -50,6 +51,10 @@ _MOST_NOISE = 2.0  # largest ratio of the sd of fresh noise to the posterior sd
 
 Statistic = Callable[[Floats], Floats]
 """A function from values (..., n) to numbers (..., m)."""
+
+
+Estimates = dict[str, Estimate]
+"""Values by the name of the semivalue."""
 
 
 class NoiseDrawSettings(TypedDict, total=False):
@@ -166,15 +171,16 @@ def draw_noise(result: NoisyValues, game: ReleaseGame | None, draws: int, progre
     if game is not None:
         # As in the run: all coalitions, or its permutations, as many as give each party 20 marginals.
         walks = min(result.walks, _walks_for(LEAST_WALKS, kinds, table.n)) or 2**MOST_PLAYERS_ENUMERATED
-        std = torch.from_numpy(table.noise_std).to(game.rows)[:, None]
         replays.append(estimate_values(game, kinds, walks, 1e-12, table.seed).estimates)
         progress("errors", 0, draws)
-        for number, noise in enumerate(_fresh_noise(result, draws), start=1):
-            noisy = game.with_rows(game.rows + std * torch.from_numpy(noise).to(std))
-            replays.append(estimate_values(noisy, kinds, walks, 1e-12, table.seed).estimates)
-            posterior_game = game.without_noise(stream(table.seed, Purpose.POSSIBLE_VALUES, number))
-            if posterior_game is not None:
-                noise_free.append(estimate_values(posterior_game, kinds, walks, 1e-12, table.seed).estimates)
+        tasks = (
+            NoiseTask(game, table.noise_std, noise, kinds, walks, table.seed, number)
+            for number, noise in enumerate(_fresh_noise(result, draws), start=1)
+        )
+        for number, (noisy, possible) in enumerate(result.engine.tasks(draw_values, tasks), start=1):
+            replays.append(noisy)
+            if possible is not None:
+                noise_free.append(possible)
             progress("errors", number, draws)
     draws_of = {}
     for kind in kinds:
@@ -185,6 +191,41 @@ def draw_noise(result: NoisyValues, game: ReleaseGame | None, draws: int, progre
             estimate.values, values[0], np.array(values[1:]), estimate.std_errors, table.seed, noise_free_values
         )
     return draws_of
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseTask:
+    """One draw of fresh noise.
+
+    Attributes:
+        game: that of the table.
+        noise_std: of the table's rows (n,).
+        noise: fresh noise of variance 1, in the shape of the rows.
+        kinds: the semivalues.
+        walks: the largest number of permutations.
+        seed: of the permutations and of the posterior draw.
+        number: that of the draw, from 1.
+    """
+
+    game: ReleaseGame
+    noise_std: Floats
+    noise: Floats
+    kinds: tuple[Semivalue, ...]
+    walks: int
+    seed: int
+    number: int
+
+
+def draw_values(task: NoiseTask) -> tuple[Estimates, Estimates | None]:
+    """Return the values with fresh noise, and those of one posterior draw of the releases without noise."""
+    game = task.game
+    std = torch.from_numpy(task.noise_std).to(game.rows)[:, None]
+    noisy = game.with_rows(game.rows + std * torch.from_numpy(task.noise).to(std))
+    replayed = estimate_values(noisy, task.kinds, task.walks, 1e-12, task.seed).estimates
+    possible = game.without_noise(stream(task.seed, Purpose.POSSIBLE_VALUES, task.number))
+    if possible is None:
+        return replayed, None
+    return replayed, estimate_values(possible, task.kinds, task.walks, 1e-12, task.seed).estimates
 
 
 def _walks_for(marginals: int, kinds: tuple[Semivalue, ...], n: int) -> int:

@@ -8,15 +8,9 @@ tables    prints how methods agree with the truth, for one half
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
-
-import torch
 
 from dpvalue.experiments.consortium.natural.cells import DEVELOPMENT, HALVES, NATURAL_CELLS, NaturalCell, chosen_natural
 from dpvalue.experiments.consortium.natural.methods import METHODS, Budget
@@ -32,12 +26,11 @@ from dpvalue.experiments.consortium.natural.stored import (
 )
 from dpvalue.experiments.consortium.natural.tables import tables
 from dpvalue.experiments.consortium.natural.truth import BOOSTED, LINEAR, SEEDS, NaturalTruth, retrain_natural
+from dpvalue.experiments.processes import Processes
 
 RESULTS = Path("benchmarks/results")
 TRUTHS, OUTCOMES = (RESULTS / f"natural-{name}.json" for name in ("truth", "outcomes"))
 _WRITE_EVERY = 25
-_Task = TypeVar("_Task")
-_Made = TypeVar("_Made")
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,7 @@ def run_natural(given: argparse.Namespace) -> None:
 def _truth(given: argparse.Namespace) -> None:
     known = read_natural_truths(given.out) if given.out.is_file() else {}
     tasks = [task for task in truth_tasks(given) if task.key not in known]
-    for number, made in enumerate(_worked(retrain_task, tasks, given.workers), start=1):
+    for number, made in enumerate(Processes(processes=given.workers).tasks(retrain_task, tasks), start=1):
         known[made.key] = made
         write_natural_truths(known, given.out)
         _say(f"{number} of {len(tasks)}: {made.cell}, seed {made.seed}, {made.model}: {made.seconds:.1f} s")
@@ -112,7 +105,7 @@ def _run(given: argparse.Namespace) -> None:
     known = read_said(given.out) if given.out.is_file() else {}
     tasks = [task for task in run_tasks(given) if task.key not in known]
     began = time.perf_counter()
-    for number, made in enumerate(_worked(value_task, tasks, given.workers), start=1):
+    for number, made in enumerate(Processes(processes=given.workers).tasks(value_task, tasks), start=1):
         known[made.key] = made
         if number % _WRITE_EVERY == 0 or number == len(tasks):
             write_said(known, given.out)
@@ -155,30 +148,17 @@ def _turn(task: TruthTask | RunTask) -> tuple[bool, bool, bool, int]:
 
 
 def retrain_task(task: TruthTask) -> NaturalTruth:
-    """Retrain one problem, in one thread."""
-    torch.set_num_threads(1)
+    """Retrain one problem."""
     return retrain_natural(make_natural(task.cell, task.seed, task.folder), task.model)
 
 
 def value_task(task: RunTask) -> Said:
-    """Value one problem, in one thread; the seed of noise is that of the problem."""
-    torch.set_num_threads(1)
+    """Value one problem; the seed of noise is that of the problem."""
     problem = make_natural(task.cell, task.seed, task.folder)
     began = time.perf_counter()
     values = METHODS[task.method].value(problem, task.budget, task.seed)
     seconds = round(time.perf_counter() - began, 2)
     return Said(*task.key, problem.fingerprint(), values.shapley.tolist(), values.loo.tolist(), seconds)
-
-
-def _worked(work: Callable[[_Task], _Made], tasks: Sequence[_Task], workers: int) -> Iterator[_Made]:
-    """What work makes of each task, in order, from processes of one thread each."""
-    if not tasks:
-        return
-    os.environ["OMP_NUM_THREADS"] = "1"  # for the trees, which have threads of their own
-    with multiprocessing.get_context("spawn").Pool(workers, maxtasksperchild=100) as pool:
-        yield from pool.imap(work, tasks)
-        pool.close()
-        pool.join()
 
 
 def _say(text: str) -> None:
