@@ -22,7 +22,6 @@ import dpvalue as dpv
 from dpvalue.experiments.consortium import __main__ as command
 from dpvalue.experiments.consortium.averaging import averaged_values
 from dpvalue.experiments.consortium.methods import DELTA
-from dpvalue.experiments.consortium.natural import command as natural
 from dpvalue.experiments.consortium.natural.cells import (
     DEVELOPMENT,
     HALF_OF,
