@@ -44,6 +44,7 @@ from dpvalue.experiments.consortium.natural.truth import (
 )
 from dpvalue.experiments.consortium.problems import PartyProblem
 from dpvalue.experiments.paper.datasets import HOSPITALS
+from dpvalue.experiments.processes import Processes
 
 
 @pytest.fixture(scope="module")
