@@ -15,7 +15,7 @@ from dpvalue.games.semivalues import semivalue
 from dpvalue.games.solving import value_game
 from dpvalue.methods.growing import even_salt, fold_of, grow_forest
 from dpvalue.methods.leaf_game import _BY_SLOPE, LeafGame
-from dpvalue.methods.leaf_posterior import LeafPosterior
+from dpvalue.methods.leaf_posterior import LEFT, LeafPosterior
 from dpvalue.methods.leaf_rule import ForestShape
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import Forest, LeafOnes
@@ -397,14 +397,17 @@ def test_noise_is_known_to_the_model_and_costs_less_for_it() -> None:
 
 def test_a_game_adds_up_counts_and_the_variance_of_their_noise() -> None:
     game = game_of(3)
-    noisy = game.of(game.rows, np.array([0.0, 0.05, 0.01]))
-    np.testing.assert_allclose(noisy.counts[:, -1], [0.0, (0.05 * 30) ** 2, (0.01 * 30) ** 2], rtol=1e-5)
-    np.testing.assert_allclose(noisy.counts[:, :-1], game.rows * torch.tensor([[300.0], [30.0], [30.0]]), rtol=1e-5)
+    noise = np.array([0.0, 0.05, 0.01])
+    noisy = game.of(game.rows, noise)
+    np.testing.assert_allclose(noisy.counts[:, -1], LEFT * np.square(noise * 30), rtol=1e-5)
+    likely = game.posterior.mean(game.rows.double().numpy(), noise, np.full(3, 30))
+    np.testing.assert_allclose(noisy.counts[:, :-1], likely * [[300.0], [30.0], [30.0]], rtol=1e-5)
+    np.testing.assert_array_equal(likely[0], game.rows[0])  # this party's release had no noise
     sums = torch.stack([noisy.counts[[0, 1]].sum(0), noisy.counts[[1, 2]].sum(0)])
     np.testing.assert_allclose(noisy.worth(np.array([[True, True, False], [False, True, True]])), game.judge(sums))
     possible = noisy.without_noise(np.random.default_rng(0))
     assert not possible.counts[:, -1].any()
-    np.testing.assert_array_equal(possible.counts[0], noisy.counts[0])  # this party's release had no noise
+    np.testing.assert_array_equal(possible.counts[0], noisy.counts[0])
 
 
 def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
@@ -423,18 +426,20 @@ def test_the_prior_knows_how_groups_of_public_rows_differ() -> None:
     np.testing.assert_array_equal(again.spread, prior.spread)
 
 
-def test_draws_are_near_the_truth_and_blank_parties_are_not_there() -> None:
-    """The mean of draws is nearer the truth than what was released; without a good row it is next to nothing."""
+def test_noise_is_taken_off_and_blank_parties_are_not_there() -> None:
+    """Mean and draws are nearer the truth than what was released; a party without a good row has next to nothing."""
     posterior, truth = posterior_and_parties()
     generator, units = np.random.default_rng(3), np.full(60, 100)
     for std in (0.005, 0.02, 0.05):
-        rows = truth + std * generator.standard_normal(truth.shape)
-        drawn = np.mean([posterior.draw(rows, np.full(60, std), units, generator) for _ in range(40)], axis=0)
-        off, raw = (np.square(found - truth)[:30].sum(1).mean() for found in (drawn, rows))
-        assert off < 0.6 * raw
-        totals, error = drawn.sum(1) / 8, std * np.sqrt(truth.shape[1]) / 8
-        assert totals[:30].mean() == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.1)
-        assert totals[30:].mean() < 0.05 + error
+        rows, stds = truth + std * generator.standard_normal(truth.shape), np.full(60, std)
+        drawn = np.mean([posterior.draw(rows, stds, units, generator) for _ in range(40)], axis=0)
+        error = std * np.sqrt(truth.shape[1]) / 8
+        for found in (posterior.mean(rows, stds, units), drawn):
+            off, raw = (np.square(some - truth)[:30].sum(1).mean() for some in (found, rows))
+            assert off < 0.6 * raw
+            assert found[:30].sum(1).mean() / 8 == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.1)
+            assert found[30:].sum(1).mean() / 8 < 0.05 + error
+    np.testing.assert_array_equal(posterior.mean(truth, np.zeros(60), units), truth)
 
 
 def test_a_release_tells_whether_a_party_has_records_that_count() -> None:

@@ -20,7 +20,7 @@ from dpvalue.arrays import Bools, Floats, Ints
 from dpvalue.games.estimates import Estimate
 from dpvalue.games.semivalues import Semivalue
 from dpvalue.games.solving import ReleaseGame
-from dpvalue.methods.leaf_posterior import LeafPosterior
+from dpvalue.methods.leaf_posterior import LEFT, LeafPosterior
 from dpvalue.methods.leaves import Judge
 from dpvalue.streams import Purpose, stream
 
@@ -56,7 +56,8 @@ class LeafGame(ReleaseGame):
         units: the parties' public numbers of units (n,).
 
     Attributes:
-        counts: the parties' counts and, in the last column, the variance of their noise (n, size + 1): both add up.
+        counts: the parties' likely counts and, in the last column, the variance of the noise that is left in them
+            (n, size + 1): both add up.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class LeafGame(ReleaseGame):
     ) -> None:
         self.judge, self.posterior, self.rows, self.n = judge, posterior, rows, len(rows)
         self._noise_std, self._units = noise_std, units
-        released = rows.to("cpu", torch.float64)
-        scale = units * posterior.presence(released.numpy(), noise_std, units)
-        variance = torch.from_numpy(np.square(noise_std * scale))[:, None]
-        self.counts = torch.cat([released * torch.from_numpy(scale)[:, None], variance], dim=1)
+        released = rows.to("cpu", torch.float64).numpy()
+        scale = units * posterior.presence(released, noise_std, units)
+        counts = posterior.mean(released, noise_std, units) * scale[:, None]
+        variance = LEFT * np.square(noise_std * scale)
+        self.counts = torch.from_numpy(np.column_stack([counts, variance]))
         self._mean_worths: dict[int, float] = {}
 
     def with_rows(self, rows: Tensor) -> LeafGame:

@@ -1,4 +1,4 @@
-"""What a party's counts may be, given its noisy release: draws for intervals, from releases and public things.
+"""What a party's counts are likely to be, given its noisy release: from releases and public things, so it is free.
 
 A party's counts y have noise of standard deviation nu in each cell. Its size M is read from the release: the mean over
 trees of the sum of all cells, so that rows that do not count are not paid. Along directions u in which naturally
@@ -8,12 +8,13 @@ and by chance h / M, h being the variance of one record. The posterior has the m
     M (public + sum over u of u z (s^2 + h / M) / (s^2 + h / M + (nu / M)^2)),    z = u . (y / M - public),
 
 and its variance along u. In other directions, such as those in which the totals of trees disagree, nothing is expected
-but noise.
+but noise. Values are of the mean; intervals are made from draws. A part of the noise stays in the mean: `LEFT` of its
+variance, by which a model smooths its leaves (`methods.leaves`).
 
-Values themselves are of the counts as they were released: a model of them smooths its leaves by their noise
-(`methods.leaves`), which agreed better with retraining than the posterior mean did. Only whether a party has any record
-that counts is decided first, as the noise of one that has none would be taken for data: with M from the release of
-variance t^2 and m its public number of units, the odds that it has are 19 exp((2 M m - m^2) / (2 t^2)).
+Whether a party has any record that counts is decided first, as the noise of one that has none would be taken for data:
+with M from a release whose noise moves it by t, and m its public number of units, the odds that it has are
+
+    19 exp((2 M m - m^2) / (2 t^2)).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _LEAST_SIZE, _LEAST_GROUP = 1.0, 10
 _LEAST_SHARE = 1e-3  # of a direction's variance, where chance is as large
 _SMALLEST = 1e-8
 _SEED = 0
+LEFT = 0.3
+"""Which part of the variance of noise is taken to be left in the posterior mean."""
 _ODDS = 19.0  # that a party has records that count, before its release is seen
 
 
@@ -114,7 +117,7 @@ def _groups(x: Floats, y: Ints, classes: int, generator: np.random.Generator) ->
 
 @dataclass(frozen=True, eq=False)
 class LeafPosterior:
-    """What releases in leaves may be without noise.
+    """What releases in leaves are likely to be without noise.
 
     Attributes:
         grown: the forest.
@@ -135,6 +138,14 @@ class LeafPosterior:
         evidence = (2 * sizes * units - np.square(units)) / (2 * np.square(np.where(error > 0, error, 1.0)))
         odds = _ODDS * np.exp(np.clip(evidence, -50.0, 50.0))
         return np.where(error > 0, odds / (1 + odds), 1.0)
+
+    def mean(self, rows: Floats, noise_std: Floats, units: Ints) -> Floats:
+        """Return what releases are likely to be without noise (n, size); without noise, what they are."""
+        if not noise_std.any():
+            return rows
+        sizes, likely, _ = self._posterior(rows * units[:, None], noise_std * units)
+        whole = sizes[:, None] * (self.prior.public + _product(likely, self.prior.directions))
+        return np.where(noise_std[:, None] > 0, whole / np.maximum(units, 1)[:, None], rows)
 
     def draw(self, rows: Floats, noise_std: Floats, units: Ints, generator: np.random.Generator) -> Floats:
         """Return a draw of what releases may be without noise, given what was released (n, size); none is negative."""

@@ -1,8 +1,9 @@
-"""`python -m dpvalue.experiments.consortium natural truth | run | tables`.
+"""`python -m dpvalue.experiments.consortium natural truth | run | tables | page`.
 
 truth     retrains on all coalitions by both kinds of model; what is in the file already is kept
 run       values all cells and seeds by each method, at each budget; what is in the file already is kept
 tables    prints how methods agree with the truth, for one half
+page      writes docs/natural.md, with the tables of both halves
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from dpvalue.experiments.consortium.natural.cells import DEVELOPMENT, HALVES, NATURAL_CELLS, NaturalCell, chosen_natural
 from dpvalue.experiments.consortium.natural.methods import METHODS, Budget
+from dpvalue.experiments.consortium.natural.page import write_natural_page
 from dpvalue.experiments.consortium.natural.problems import make_natural
 from dpvalue.experiments.consortium.natural.stored import (
     Said,
@@ -74,8 +76,11 @@ def add_natural(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     run = what.add_parser("run", help="value all problems; what is in the file already is kept")
     run.add_argument("--out", type=Path, default=OUTCOMES)
     shown = what.add_parser("tables", help="print how methods agree with retraining")
-    shown.add_argument("--outcomes", type=Path, default=OUTCOMES)
-    shown.add_argument("--truths", type=Path, default=TRUTHS)
+    page = what.add_parser("page", help="write the page")
+    page.add_argument("--folder", type=Path, default=Path("docs"))
+    for command in (shown, page):
+        command.add_argument("--outcomes", type=Path, default=OUTCOMES)
+        command.add_argument("--truths", type=Path, default=TRUTHS)
     for command in (run, shown):
         command.add_argument("--methods", nargs="+", choices=tuple(METHODS), default=list(METHODS))
     for command, half in ((truth, None), (run, None), (shown, DEVELOPMENT)):
@@ -89,7 +94,7 @@ def add_natural(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run_natural(given: argparse.Namespace) -> None:
     """Do what the command line says."""
-    {"truth": _truth, "run": _run, "tables": _tables}[given.what](given)
+    {"truth": _truth, "run": _run, "tables": _tables, "page": _page}[given.what](given)
 
 
 def _truth(given: argparse.Namespace) -> None:
@@ -115,6 +120,11 @@ def _run(given: argparse.Namespace) -> None:
 def _tables(given: argparse.Namespace) -> None:
     said = [one for one in read_said(given.outcomes).values() if one.method in given.methods]
     _say(tables(chosen_natural(given.cells, given.half), said, read_natural_truths(given.truths)))
+
+
+def _page(given: argparse.Namespace) -> None:
+    write_natural_page(read_said(given.outcomes).values(), read_natural_truths(given.truths), given.folder)
+    _say(f"{given.folder / 'natural.md'}")
 
 
 def truth_tasks(given: argparse.Namespace) -> list[TruthTask]:

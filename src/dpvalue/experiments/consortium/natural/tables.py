@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpvalue.arrays import Floats
-from dpvalue.experiments.consortium.harness import MethodScores, score
+from dpvalue.experiments.consortium.harness import MethodScores, score, spearman
 from dpvalue.experiments.consortium.natural.cells import NaturalCell
 from dpvalue.experiments.consortium.natural.methods import BUDGETS, METHODS, Budget
 from dpvalue.experiments.consortium.natural.problems import OWNER, WRONG
@@ -50,6 +50,7 @@ def tables(cells: Sequence[NaturalCell], said: Iterable[Said], truths: NaturalTr
     """Return all tables of some cells."""
     found = compared(cells, said, truths)
     parts = ["## Means over cells\n", means_table(found, truths)]
+    parts += ["## How the two truths agree\n", truth_table(cells, truths)]
     if any(OWNER in one.marks for one in found):
         parts += ["## Only owners of a region or class\n", owner_table(found)]
     if any(WRONG in one.marks for one in found):
@@ -86,10 +87,33 @@ def means_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
     for way in _ways(found):
         row = [way[0], way[1].name]
         for key in groups:
-            row.append(_mean_of_cells([one for one in found if one.way == way and _in(one, key)]))
-        rows.append([*row, _sizes_better(found, way)])
+            row.append(mean_of_cells([one for one in found if one.way == way and _in(one, key)]))
+        rows.append([*row, sizes_better(found, way)])
     heads = [f"{model}, {group}" for model, group in groups]
-    return _markdown(["method", "noise", *heads, "cells where sizes alone are better"], rows)
+    return markdown(["method", "noise", *heads, "cells where sizes alone are better"], rows)
+
+
+def truth_table(cells: Sequence[NaturalCell], truths: NaturalTruths) -> str:
+    """Return, for each family of cells, how retraining by one kind of model agrees with the other, and the ceilings."""
+    rows = []
+    for family in dict.fromkeys(cell.family for cell in cells):
+        names = {cell.name for cell in cells if cell.family == family}
+        both = [
+            (truths[name, seed, LINEAR], truths[name, seed, BOOSTED])
+            for name, seed, model in truths
+            if model == BOOSTED and name in names and (name, seed, LINEAR) in truths
+        ]
+        if both:
+            shapley, loo = (
+                [spearman(getattr(a, what), getattr(b, what)) for a, b in both] for what in ("shapley", "loo")
+            )
+            ceilings = [
+                f"{np.mean([pair[place].ceiling for pair in both]):.2f} / "
+                f"{np.mean([pair[place].ceiling_loo for pair in both]):.2f}"
+                for place in (0, 1)
+            ]
+            rows.append([family, str(len(both)), f"{_with_error(shapley)} / {np.mean(loo):.2f}", *ceilings])
+    return markdown(["family", "problems", "linear with boosted", "ceiling, linear", "ceiling, boosted"], rows)
 
 
 def owner_table(found: list[TruthComparison]) -> str:
@@ -98,33 +122,39 @@ def owner_table(found: list[TruthComparison]) -> str:
     for model in (BOOSTED, LINEAR):
         owned = [one for one in found if one.model == model and OWNER in one.marks]
         for way in _ways(owned):
-            some = [one for one in owned if one.way == way]
-            top = [_owner_rank(one, one.said) for one in some if _owner_rank(one, one.truth) <= 2]
-            ranks = [f"{np.mean(top):.1f}", f"{np.mean(np.array(top) <= 2):.2f}"] if top else ["", ""]
-            wrong = [one.scores.payout_error for one in some]
-            rows.append([model, way[0], way[1].name, f"{len(top)} of {len(some)}", *ranks, _with_error(wrong)])
-    heads = ["truth", "method", "noise", "true rank 1 or 2", "mean rank", "first or second", "payout wrong"]
-    return _markdown(heads, rows)
+            rows.append([model, way[0], way[1].name, *owner_summary([one for one in owned if one.way == way])])
+    heads = ["truth", "method", "noise", "first or second where retraining says so", "payout wrong"]
+    return markdown(heads, rows)
+
+
+def owner_summary(found: list[TruthComparison]) -> tuple[str, str]:
+    """Return how often only owners are first or second where retraining says so, and which part of payouts is wrong."""
+    owned = [one for one in found if OWNER in one.marks]
+    top = [_owner_rank(one, one.said) <= 2 for one in owned if _owner_rank(one, one.truth) <= 2]
+    return f"{sum(top)} of {len(top)}", _with_error([one.scores.payout_error for one in owned])
 
 
 def wrong_table(found: list[TruthComparison]) -> str:
     """Return how well values tell parties with wrong labels from others."""
     cells = {one.cell.name: one.cell for one in found if WRONG in one.marks}
     rows = []
-    for way in _ways(found):
-        row = [way[0], way[1].name]
-        for name in cells:
-            some = [one for one in found if one.cell.name == name and one.way == way]
-            by_seed = {one.seed: _auc(one.said.shapley, one.marks) for one in some}
-            row.append(_with_error(list(by_seed.values())))
-        rows.append(row)
+    rows += [[way[0], way[1].name, *wrong_aucs([one for one in found if one.way == way])] for way in _ways(found)]
     for model in (BOOSTED, LINEAR):
         row = [f"retraining, {model}", ""]
         for name in cells:
             some = [one for one in found if one.cell.name == name and one.model == model]
             row.append(_with_error(list({one.seed: _auc(one.truth.shapley, one.marks) for one in some}.values())))
         rows.append(row)
-    return _markdown(["method", "noise", *cells], rows)
+    return markdown(["method", "noise", *cells], rows)
+
+
+def wrong_aucs(found: list[TruthComparison]) -> list[str]:
+    """Return the AUC of wrong labels of one method at one budget, in each cell that has such parties."""
+    aucs: dict[str, dict[int, float]] = {}
+    for one in found:
+        if WRONG in one.marks:
+            aucs.setdefault(one.cell.name, {})[one.seed] = _auc(one.said.shapley, one.marks)
+    return [_with_error(list(by_seed.values())) for by_seed in aucs.values()]
 
 
 def cell_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
@@ -136,7 +166,7 @@ def cell_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
         known = [truths[name, seed, some[0].model] for seed in sorted({one.seed for one in some})]
         ceiling = f"{np.mean([one.ceiling for one in known]):.2f} / {np.mean([one.ceiling_loo for one in known]):.2f}"
         rows.append([name, ceiling, *(_of_seeds([one.scores for one in some if one.way == way]) for way in ways)])
-    return _markdown(["cell", "ceiling", *(f"{method}, {budget.name}" for method, budget in ways)], rows)
+    return markdown(["cell", "ceiling", *(f"{method}, {budget.name}" for method, budget in ways)], rows)
 
 
 def _in(one: TruthComparison, key: tuple[str, str]) -> bool:
@@ -150,7 +180,8 @@ def _ways(found: list[TruthComparison]) -> list[Way]:
     return sorted(ways, key=lambda way: (methods.index(way[0]), BUDGETS.index(way[1])))
 
 
-def _mean_of_cells(some: list[TruthComparison]) -> str:
+def mean_of_cells(some: list[TruthComparison]) -> str:
+    """Return the means over cells, with the error of Shapley's."""
     if not some:
         return ""
     cells = dict.fromkeys(one.cell for one in some)
@@ -174,8 +205,8 @@ def _of_seeds(scores: list[MethodScores]) -> str:
     return f"{_with_error([one.spearman for one in scores])} / {np.mean([one.loo_spearman for one in scores]):.2f}"
 
 
-def _sizes_better(found: list[TruthComparison], way: Way) -> str:
-    """In how many cells, of either truth, sizes alone agree better by more than two errors of the difference."""
+def sizes_better(found: list[TruthComparison], way: Way) -> str:
+    """Return in how many cells, of either truth, sizes alone agree better by more than two errors of the difference."""
     better = total = 0
     for key in dict.fromkeys((one.cell, one.model) for one in found):
         here = [one for one in found if (one.cell, one.model) == key]
@@ -206,6 +237,7 @@ def _with_error(numbers: Sequence[float]) -> str:
     return f"{np.mean(numbers):.2f} ({error:.2f})"
 
 
-def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table."""
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
