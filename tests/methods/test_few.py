@@ -47,6 +47,18 @@ def test_walks_and_leave_one_out_are_those_of_the_models(metric: str, classes: i
     assert np.abs(moved.walk(orders) - other.walk(orders)).max() < 1e-5 * np.abs(other.walk(orders)).max()
 
 
+def test_what_a_game_gets_does_not_depend_on_games_before_it() -> None:
+    """Tables of the line are shared by games of other rows, which may reach farther."""
+    orders = np.stack([np.random.default_rng(seed).permutation(40) for seed in range(3)])
+    first, _ = games(40)
+    walked, left_out = first.walk(orders), first.leave_one_out()
+    again, _ = games(40)
+    for factor in (0.3, 1.1, 5.0):
+        again.with_rows(factor * again.rows).walk(orders)
+    np.testing.assert_array_equal(again.walk(orders), walked)
+    np.testing.assert_array_equal(again.leave_one_out(), left_out)
+
+
 def test_of_equal_outputs_the_first_class_wins() -> None:
     """At the start all outputs are zero: there the model says the first class, and a hair further another."""
     line, whole = games(40, "accuracy", 3)

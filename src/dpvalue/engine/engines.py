@@ -73,6 +73,9 @@ class Engine(Protocol):
         Returns:
             an iterator over the results.
 
+        Raises:
+            DpvalueError: a payload that holds private rows, a party or a source of noise.
+
         Example:
             >>> list(dpv.Local(threads=2).tasks(abs, [-1, 2, -3]))
             [1, 2, 3]

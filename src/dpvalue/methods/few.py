@@ -49,6 +49,7 @@ MANY = 1000
 GAP = 1e-3
 """The largest relative error of the sum of Shapley values at which expectations are used."""
 _KNOTS, _MOST_KNOTS = 2**9, 2**15
+_NOWHERE = 1e-12
 _CLOSE = 1e-7  # error of the table, relative to the range of f
 _OWN, _JOINING, _NORMAL = 257, 96, 48  # grid points: numbers, probabilities of joining, normal sums
 _PIECE = 2**22
@@ -135,13 +136,16 @@ class LineGame(TableGame):
 
 
 class _Line:
-    """The utility along the line as a function of the sum of the parties' numbers; tabulated on demand."""
+    """The utility along the line as a function of the sum of the parties' numbers; tabulated on demand.
+
+    A table reaches to the next of few ends beyond what is asked for, so that what a game gets does not depend on which
+    other games asked before.
+    """
 
     def __init__(self, walker: Walker, evaluate: Evaluator) -> None:
         self._walker, self._evaluate = walker, evaluate
         self._exact = _accuracy(walker, evaluate) if evaluate.public.metric == ACCURACY else None
-        self._low = self._high = 0.0
-        self._table: Function | None = None
+        self._tables: dict[tuple[float, float], Function] = {}
 
     @property
     def is_smooth(self) -> bool:
@@ -152,11 +156,10 @@ class _Line:
         """Return the function on the interval from `low` to `high`."""
         if self._exact is not None:
             return self._exact
-        if self._table is None or low < self._low or high > self._high:
-            room = 0.05 * (high - low) + 1e-12
-            self._low, self._high = min(self._low, low - room), max(self._high, high + room)
-            self._table = self._tabulate(self._low, self._high)
-        return self._table
+        ends = -_beyond(-low), _beyond(high)
+        if ends not in self._tables:
+            self._tables[ends] = self._tabulate(*ends)
+        return self._tables[ends]
 
     def _tabulate(self, low: float, high: float) -> Function:
         """The function by cubic interpolation; knots double until the error halfway between knots is small."""
@@ -174,6 +177,11 @@ class _Line:
         initial, rate = self._walker.initial, self._walker.learning_rate
         worths: Floats = self._evaluate(initial - rate * torch.from_numpy(sums).to(initial)[:, None]).cpu().numpy()
         return worths
+
+
+def _beyond(end: float) -> float:
+    """The next quarter of a power of two: a table reaches at least to zero, and up to a fifth farther than needed."""
+    return float(2.0 ** (np.ceil(4 * np.log2(end)) / 4)) if end > _NOWHERE else _NOWHERE
 
 
 def _accuracy(walker: Walker, evaluate: Evaluator) -> Function:
