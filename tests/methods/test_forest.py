@@ -400,7 +400,7 @@ def test_a_game_adds_up_counts_and_the_variance_of_their_noise() -> None:
     noise = np.array([0.0, 0.05, 0.01])
     noisy = game.of(game.rows, noise)
     np.testing.assert_allclose(noisy.counts[:, -1], LEFT * np.square(noise * 30), rtol=1e-5)
-    likely = game.posterior.mean(game.rows.double().numpy(), noise, np.full(3, 30))
+    likely = game.posterior.likely(game.rows.double().numpy(), noise, np.full(3, 30))
     np.testing.assert_allclose(noisy.counts[:, :-1], likely * [[300.0], [30.0], [30.0]], rtol=1e-5)
     np.testing.assert_array_equal(likely[0], game.rows[0])  # this party's release had no noise
     sums = torch.stack([noisy.counts[[0, 1]].sum(0), noisy.counts[[1, 2]].sum(0)])
@@ -434,12 +434,12 @@ def test_noise_is_taken_off_and_blank_parties_are_not_there() -> None:
         rows, stds = truth + std * generator.standard_normal(truth.shape), np.full(60, std)
         drawn = np.mean([posterior.draw(rows, stds, units, generator) for _ in range(40)], axis=0)
         error = std * np.sqrt(truth.shape[1]) / 8
-        for found in (posterior.mean(rows, stds, units), drawn):
+        for found in (posterior.likely(rows, stds, units), drawn):
             off, raw = (np.square(some - truth)[:30].sum(1).mean() for some in (found, rows))
             assert off < 0.6 * raw
             assert found[:30].sum(1).mean() / 8 == pytest.approx(1.0, abs=4 * error / 30**0.5 + 0.1)
             assert found[30:].sum(1).mean() / 8 < 0.05 + error
-    np.testing.assert_array_equal(posterior.mean(truth, np.zeros(60), units), truth)
+    np.testing.assert_array_equal(posterior.likely(truth, np.zeros(60), units), truth)
 
 
 def test_a_release_tells_whether_a_party_has_records_that_count() -> None:

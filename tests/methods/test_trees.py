@@ -212,7 +212,7 @@ def test_a_party_with_wrong_labels_is_last_and_an_only_owner_first() -> None:
     sites, labels = np.arange(1500) % 5, y[:1500].copy()
     labels[sites == 3] = 1 - labels[sites == 3]
     public = x[1500:], y[1500:]
-    privacy = dpv.Privacy(4.0, unit="record")
+    privacy = dpv.Privacy(1.0, unit="record")
     values = dpv.value((x[:1500], labels), public, groups=sites, privacy=privacy, progress=False, **QUIET)
     assert values.verdict().harms == (3,)
     linear = dpv.value(
@@ -413,9 +413,9 @@ def test_a_plan_says_what_to_expect() -> None:
     plan = dpv.plan(6, TEST, records=200, privacy=privacy_for(epsilon=8.0), **QUIET)
     shown = str(plan)
     assert "releases: 1 per party (counts in public trees)" in shown
-    assert "released: counts in 32 public trees of up to 32 leaves" in shown
+    assert "released: counts in 32 public trees of up to 16 leaves" in shown
     assert isinstance(plan.expected, Agreement)
-    assert plan.costs.table_bytes == 6 * 32 * 32 * 3 * 4
+    assert plan.costs.table_bytes == 6 * 32 * 16 * 3 * 4
     assert plan.costs.seconds is not None
     weak = dpv.plan(6, TEST, records=10, privacy=privacy_for(epsilon=0.05), **QUIET)
     assert plan.expected is not None

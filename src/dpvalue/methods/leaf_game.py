@@ -72,7 +72,7 @@ class LeafGame(ReleaseGame):
         self._noise_std, self._units = noise_std, units
         released = rows.to("cpu", torch.float64).numpy()
         scale = units * posterior.presence(released, noise_std, units)
-        counts = posterior.mean(released, noise_std, units) * scale[:, None]
+        counts = posterior.likely(released, noise_std, units) * scale[:, None]
         variance = LEFT * np.square(noise_std * scale)
         self.counts = torch.from_numpy(np.column_stack([counts, variance]))
         self._mean_worths: dict[int, float] = {}

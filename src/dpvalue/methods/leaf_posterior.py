@@ -8,8 +8,9 @@ and by chance h / M, h being the variance of one record. The posterior has the m
     M (public + sum over u of u z (s^2 + h / M) / (s^2 + h / M + (nu / M)^2)),    z = u . (y / M - public),
 
 and its variance along u. In other directions, such as those in which the totals of trees disagree, nothing is expected
-but noise. Values are of the mean; intervals are made from draws. A part of the noise stays in the mean: `LEFT` of its
-variance, by which a model smooths its leaves (`methods.leaves`).
+but noise. Values are of counts moved half of the way to the mean, which spares what no public group has shown, and
+intervals are made from draws. A part of the noise stays: `LEFT` of its variance, by which a model smooths its leaves
+(`methods.leaves`).
 
 Whether a party has any record that counts is decided first, as the noise of one that has none would be taken for data:
 with M from a release whose noise moves it by t, and m its public number of units, the odds that it has are
@@ -40,8 +41,9 @@ _LEAST_SIZE, _LEAST_GROUP = 1.0, 10
 _LEAST_SHARE = 1e-3  # of a direction's variance, where chance is as large
 _SMALLEST = 1e-8
 _SEED = 0
-LEFT = 0.3
-"""Which part of the variance of noise is taken to be left in the posterior mean."""
+_PART = 0.5  # of the way to the posterior mean
+LEFT = 0.1
+"""Which part of the variance of noise is taken to be left in counts that were moved there."""
 _ODDS = 19.0  # that a party has records that count, before its release is seen
 
 
@@ -139,13 +141,14 @@ class LeafPosterior:
         odds = _ODDS * np.exp(np.clip(evidence, -50.0, 50.0))
         return np.where(error > 0, odds / (1 + odds), 1.0)
 
-    def mean(self, rows: Floats, noise_std: Floats, units: Ints) -> Floats:
-        """Return what releases are likely to be without noise (n, size); without noise, what they are."""
+    def likely(self, rows: Floats, noise_std: Floats, units: Ints) -> Floats:
+        """Return releases on half of the way to what they are likely to be (n, size); without noise, as they are."""
         if not noise_std.any():
             return rows
-        sizes, likely, _ = self._posterior(rows * units[:, None], noise_std * units)
-        whole = sizes[:, None] * (self.prior.public + _product(likely, self.prior.directions))
-        return np.where(noise_std[:, None] > 0, whole / np.maximum(units, 1)[:, None], rows)
+        sizes, moved, _ = self._posterior(rows * units[:, None], noise_std * units)
+        whole = sizes[:, None] * (self.prior.public + _product(moved, self.prior.directions))
+        mean = whole / np.maximum(units, 1)[:, None]
+        return np.where(noise_std[:, None] > 0, rows + _PART * (mean - rows), rows)
 
     def draw(self, rows: Floats, noise_std: Floats, units: Ints, generator: np.random.Generator) -> Floats:
         """Return a draw of what releases may be without noise, given what was released (n, size); none is negative."""

@@ -1,9 +1,9 @@
 """How many trees of how many leaves parties count in, and how leaves are read: the same for any noise.
 
 B trees have sqrt(B) times the noise of one, and their mean a B-th: the noise of the forest does not depend on their
-number, to first order. Leaves are smoothed by their noise (`methods.leaves`), so that large trees serve any budget.
+number, to first order.
 Constants are from development cells of the natural benchmark, beside boosted trees that were retrained; values change
-little with trees from 16 to 64, leaves from 16 to 64, smoothing from 10 to 40 and sharpness from 1.25 to 2. Of hundreds
+little with trees from 16 to 64, leaves from 8 to 32, smoothing from 10 to 40 and sharpness from 1.25 to 2. Of hundreds
 of parties a small forest serves, which is fast.
 """
 
@@ -33,7 +33,7 @@ class ForestShape:
     least: int = 5
 
 
-FOREST = ForestShape(trees=32, leaves=32, smoothing=20.0, sharpness=1.5)
+FOREST = ForestShape(trees=32, leaves=16, smoothing=20.0, sharpness=1.5)
 SMALL = ForestShape(trees=2, leaves=8, smoothing=4.0)
 """For many parties or classes, whose releases would be of tens of thousands of numbers."""
 

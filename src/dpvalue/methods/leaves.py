@@ -10,8 +10,8 @@ have noise of variance V each,
 
     a = smoothing (1 + L V / max(N, 1)).
 
-Chance in shares of N records is of the order 1 / N and noise of the order L V / N^2: their ratio is what is added. So a
-large forest serves any noise: where it is strong, small leaves say what their parents do.
+Chance in shares of N records is of the order 1 / N and noise of the order L V / N^2: their ratio is what is added.
+Where noise is strong, small leaves say what their parents do.
 
 The forest's probabilities are in proportion to exp(sharpness * mean over trees of log share), of the leaves that a row
 falls into. A public row judges the trees alone that it did not grow. Nobody, whose counts are zero, predicts all
