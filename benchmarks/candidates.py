@@ -114,9 +114,12 @@ def trunk(public: Any, seed: int, steps: int) -> Any:
 
     def factory() -> nn.Module:
         made = paper_cnn((1, 28, 28), 10)
-        made[0].weight.data = theta[: 16 * 9].view(16, 1, 3, 3).clone()
-        made[0].bias.data = theta[16 * 9 : 16 * 10].clone()
-        made[0].requires_grad_(False)
+        convolution = next(made.children())
+        assert isinstance(convolution, nn.Conv2d)
+        assert convolution.bias is not None
+        convolution.weight.data = theta[: 16 * 9].view(16, 1, 3, 3).clone()
+        convolution.bias.data = theta[16 * 9 : 16 * 10].clone()
+        convolution.requires_grad_(False)
         return nn.Sequential(nn.Unflatten(1, (1, 28)), made)
 
     return factory

@@ -37,7 +37,7 @@ def milliseconds(work: Callable[..., Tensor], *given: Any) -> float:
         work(*given)
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
+        times.append(float(begin.elapsed_time(end)))
     return min(times)
 
 

@@ -163,7 +163,7 @@ def one_run(case: Case, run: int) -> dict[str, Any]:
         preprocess=StandardScaler(), engine=engine, seed=run,
     )  # fmt: skip
     with engine.threading(), reporting(False) as tell:
-        made = run_for(dpv.Parties(*private, groups), utility, settings)
+        made = run_for(dpv.Parties(private[0], private[1], groups), utility, settings)
         values = value_run(made, utility, semivalues("shapley"), tell).values["shapley"]
     expected = made.choice.expectation
     assert expected is not None

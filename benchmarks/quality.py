@@ -25,7 +25,7 @@ import numpy as np
 
 EPSILONS = (1.0, 2.0, 4.0, 8.0)
 PRIVATE, PUBLIC, CHANGED, DELTA = 800, 1000, 0.3, 5e-5
-PAPER = {
+PAPER: dict[str, dict[str, Any]] = {
     "i.i.d. (paper)": {"kind": "independent"},
     "X*, q=0.9 (paper)": {"kind": "running-mean", "burn_in": 0.9, "block": 50},
     "replay, all directions": {"kind": "replay"},
@@ -143,7 +143,7 @@ def run(task: Task) -> dict[str, Any]:
 def spearman(one: Any, other: Any) -> float:
     """Return the rank correlation of numbers without ties."""
     ranks = [np.argsort(np.argsort(numbers)) for numbers in (one, other)]
-    return float(np.corrcoef(ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])
 
 
 def summary(runs: list[dict[str, Any]]) -> list[str]:

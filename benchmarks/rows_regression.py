@@ -48,7 +48,8 @@ def run(folder: str, kind: str, seed: int, epsilon: float) -> dict[str, Any]:
 
     private, public, changed = split_of(folder, kind, seed)
     found: dict[str, Any] = {"kind": kind, "seed": seed, "epsilon": epsilon}
-    for name, given in {AUTO: {}, PATH: {"projection": dpv.Projection(1, "path")}}.items():
+    ways: dict[str, dict[str, Any]] = {AUTO: {}, PATH: {"projection": dpv.Projection(1, "path")}}
+    for name, given in ways.items():
         result = dpv.value(
             private, public, model="linear", privacy=dpv.Privacy(epsilon), noise="fast", seed=seed, progress=False,
             **given,
