@@ -15,7 +15,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.data.rows import PrivateRows, PublicRows
-from dpvalue.engine.tasks import inside_task
+from dpvalue.engine.tasks import inside_task, require_public
 from dpvalue.experiments.processes import Processes
 from tests.datasets import classification
 
@@ -68,6 +68,13 @@ def test_no_task_is_given_private_rows(engine: dpv.Local, hide: Callable[[Any], 
     with pytest.raises(dpv.DpvalueError, match="a task must not be given private data, got PrivateRows"):
         list(engine.tasks(type, [hide(rows(PrivateRows))]))
     assert len(list(TWO.tasks(type, [hide(rows(PublicRows))]))) == 1
+
+
+def test_payloads_and_their_arrays_are_let_go() -> None:
+    shared, known = {"rows": np.ones(3)}, dict[int, Any]()
+    for _ in range(5):
+        require_public((shared, np.ones(1000), torch.ones(1000)), known)
+    assert list(known.values()) == [shared]
 
 
 def test_no_task_is_given_parties() -> None:

@@ -31,6 +31,7 @@ from dpvalue.experiments.consortium.natural.cells import (
     chosen_natural,
 )
 from dpvalue.experiments.consortium.natural.methods import BUDGETS, EXACT, METHODS, Budget, effective_epsilon
+from dpvalue.experiments.consortium.natural.page import write_natural_page
 from dpvalue.experiments.consortium.natural.problems import HIDDEN, OTHER_SHARE, OWNER, TWIN, WRONG, make_natural
 from dpvalue.experiments.consortium.natural.stored import Said, read_natural_truths, read_said
 from dpvalue.experiments.consortium.natural.tables import tables
@@ -347,3 +348,15 @@ def test_the_command_makes_truths_values_and_tables(
     shown = ["tables", "--outcomes", str(out), "--truths", str(truth), "--half"]
     assert "| heart/regions/4 |" in run(*shown, JUDGING)
     assert "heart" not in run(*shown, DEVELOPMENT)
+    run("page", "--outcomes", str(out), "--truths", str(truth), "--folder", str(tmp_path))
+    page = (tmp_path / "natural.md").read_text()
+    assert "| two classes, no noise | 0.90 / 0.40 |" in page
+    assert "| heart/regions/4 |" in page
+
+
+def test_the_page_is_what_the_command_writes(tmp_path: Path) -> None:
+    """`natural page`, from the committed results."""
+    root = Path(__file__).parents[2]
+    said = read_said(root / "benchmarks" / "results" / "natural-outcomes.json").values()
+    write_natural_page(said, read_natural_truths(root / "benchmarks" / "results" / "natural-truth.json"), tmp_path)
+    assert (tmp_path / "natural.md").read_text() == (root / "docs" / "natural.md").read_text()

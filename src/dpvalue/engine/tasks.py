@@ -99,7 +99,8 @@ def require_public(payload: Any, known: dict[int, Any] | None = None) -> None:
 
     Args:
         payload: what a task is given.
-        known: objects that were searched before, by id; new ones are added. It holds them, so that no id is reused.
+        known: objects that were searched before, by id. What the payload holds is added, but for arrays and tensors:
+            what is known stays in memory, so that no id is reused.
     """
     seen = {} if known is None else known
     left = [payload]
@@ -107,16 +108,17 @@ def require_public(payload: Any, known: dict[int, Any] | None = None) -> None:
         one = left.pop()
         if getattr(type(one), "stays_in_process", False):
             raise DpvalueError(f"a task must not be given private data, got {type(one).__name__} in its payload")
-        if isinstance(one, _ATOMS) or id(one) in seen:
+        if isinstance(one, _ATOMS) or (isinstance(one, np.ndarray) and one.dtype != object) or id(one) in seen:
             continue
-        seen[id(one)] = one
+        if one is not payload:
+            seen[id(one)] = one
         left += _parts(one)
 
 
 def _parts(one: Any) -> list[Any]:
     """What an object holds."""
     if isinstance(one, np.ndarray):
-        return one.ravel().tolist() if one.dtype == object else []
+        return one.ravel().tolist()
     if isinstance(one, Mapping):
         return [*one.keys(), *one.values()]
     if isinstance(one, (list, tuple, set, frozenset, deque)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -35,9 +36,9 @@ def write_natural_page(said: Iterable[Said], truths: NaturalTruths, folder: Path
     """Write natural.md into a folder."""
     known = list(said)
     halves = {half: chosen_natural(half=half) for half in (JUDGING, DEVELOPMENT)}
-    parts = [_INTRODUCTION, "## What was aimed at, and what was found\n"]
+    parts = [_wrapped(_INTRODUCTION), "## What was aimed at, and what was found\n"]
     parts.append(targets_table({half: compared(cells, known, truths) for half, cells in halves.items()}))
-    parts.append(_TRIED)
+    parts.append(_wrapped(_TRIED))
     for half, cells in halves.items():
         parts += [f"# The {half} half\n", tables(cells, known, truths)]
     (folder / "natural.md").write_text("\n".join(parts))
@@ -72,6 +73,17 @@ def _agreement(half: list[TruthComparison], budget: Budget) -> str:
 
 def _trees(half: list[TruthComparison], budget: Budget) -> list[TruthComparison]:
     return [one for one in half if one.model == BOOSTED and one.way == (TREES, budget)]
+
+
+def _wrapped(text: str) -> str:
+    """The text with its paragraphs at 100 columns; headings and commands keep their lines."""
+    parts = [
+        part
+        if part.startswith(("#", "    "))
+        else textwrap.fill(part, 100, break_long_words=False, break_on_hyphens=False)
+        for part in text.strip("\n").split("\n\n")
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 _INTRODUCTION = """# Natural differences: values beside retraining
