@@ -88,12 +88,15 @@ def thread(pause: float) -> int:
     return threading.get_ident()
 
 
-def test_tiny_work_stays_in_one_thread_and_coarse_work_does_not() -> None:
-    tiny = list(TWO.tasks(thread, [0.0] * 60))
-    assert set(tiny[10:]) == {threading.get_ident()}
-    coarse = list(TWO.tasks(thread, [0.01] * 20))
-    assert threading.get_ident() not in coarse[1:]
-    assert len(set(coarse[1:])) == 2
+@pytest.mark.parametrize("is_tiny", [True, False])
+def test_tiny_work_stays_in_one_thread_and_coarse_work_does_not(is_tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpvalue.engine.tasks.COARSE_SECONDS", np.inf if is_tiny else 0.0)
+    used = list(TWO.tasks(thread, [0.01] * 20))
+    here = threading.get_ident()
+    assert used[0] == here
+    assert (set(used[10:]) == {here}) is is_tiny
+    assert (here in used[1:]) is is_tiny
+    assert len(set(used[1:])) >= 2
 
 
 def within(number: int) -> tuple[bool, set[int]]:
