@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -123,7 +123,7 @@ _CACHED_NUMBERS = 2**19
 _PIECE_BYTES = 2**26
 _MOST_NUMBERS = 2**30  # a tensor of 2^31 numbers or more is beyond the indices of many kernels
 _MOST_THREADS = 8
-_CALLERS = Lock()
+_CALLERS = RLock()
 TABLES = 5  # tables of n x d numbers in memory: sums of releases (float64), their mean, noise, and scratch
 
 

@@ -81,7 +81,7 @@ def expected_agreement(
     """
     engine, seed = situation.settings.engine, situation.settings.seed
     tasks = (
-        SplitTask(of_shape, shape, situation.public, units, noise, engine, seed, split) for split in range(_SPLITS)
+        LeafSplitTask(of_shape, shape, situation.public, units, noise, engine, seed, split) for split in range(_SPLITS)
     )
     splits = list(engine.tasks(rehearse_split, tasks))
     deals = [split.deals for split in splits]
@@ -96,7 +96,7 @@ def expected_agreement(
 
 
 @dataclass(frozen=True, eq=False)
-class SplitTask:
+class LeafSplitTask:
     """One split of the public rows to rehearse on.
 
     Attributes:
@@ -129,7 +129,7 @@ class _Split:
     deals: list[_Deal]
 
 
-def rehearse_split(task: SplitTask) -> _Split:
+def rehearse_split(task: LeafSplitTask) -> _Split:
     """Return what a split gives."""
     half = _Half(task)
     return _Split(half.scale, int(np.prod(half.method.grown.shape)), [half.deal(number) for number in range(_DEALS)])
@@ -138,7 +138,7 @@ def rehearse_split(task: SplitTask) -> _Split:
 class _Half:
     """One half of the public rows, which plays the public set, and the other, which is dealt to made-up parties."""
 
-    def __init__(self, task: SplitTask) -> None:
+    def __init__(self, task: LeafSplitTask) -> None:
         public, of_shape, units, self._engine = task.public, task.of_shape, task.units, task.engine
         self._generator = generator = stream(task.seed, Purpose.REHEARSAL, _SPLITS + task.split)
         order = torch.from_numpy(generator.permutation(len(public.x))).to(public.x.device)
