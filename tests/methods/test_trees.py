@@ -13,7 +13,7 @@ import torch
 
 import dpvalue as dpv
 from dpvalue.coordinator.releases import combine
-from dpvalue.methods.leaf_rule import FOREST, SMALL, choose_forest
+from dpvalue.methods.leaf_rule import COARSE, FOREST, SMALL, choose_forest
 from dpvalue.methods.leaves import Judge
 from dpvalue.methods.trees import Trees, norm_of
 from dpvalue.models import LeafOnes, build_model
@@ -78,8 +78,26 @@ def by_hand(ready: PreparedRun, unit: str) -> Any:
 
 
 def test_many_parties_and_many_classes_count_in_a_small_forest() -> None:
-    assert choose_forest(8, 2) == choose_forest(256, 20) == FOREST
-    assert choose_forest(257, 2) == choose_forest(8, 21) == SMALL
+    assert choose_forest(8, 2, 0.001) == choose_forest(256, 20, 0.0) == FOREST
+    assert choose_forest(257, 2, 0.001) == choose_forest(8, 21, 0.1) == SMALL
+    assert choose_forest(8, 2, 0.01) == COARSE
+
+
+def test_strong_noise_counts_in_coarse_trees_unless_features_matter_together() -> None:
+    """Four leaves for a sum of features at epsilon 1, sixteen for XOR, and sixteen wherever noise is weak."""
+    generator = np.random.default_rng(0)
+    x = generator.uniform(-1, 1, (1000, 2))
+    sites = np.arange(600) % 3
+    leaves = {}
+    for name, y in (("sum", x.sum(1) > 0), ("xor", x.prod(1) > 0)):
+        for epsilon in (1.0, 30.0):
+            table = dpv.release(
+                (x[:600], y[:600].astype(int)), (x[600:], y[600:].astype(int)), groups=sites,
+                privacy=dpv.Privacy(epsilon, 1e-5, unit="record"), progress=False, **QUIET,
+            )  # fmt: skip
+            assert isinstance(table.method, Trees)
+            leaves[name, epsilon] = table.method.grown.forest.leaves
+    assert leaves == {("sum", 1.0): 4, ("xor", 1.0): 16, ("sum", 30.0): 16, ("xor", 30.0): 16}
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -1,10 +1,11 @@
-"""How many trees of how many leaves parties count in, and how leaves are read: the same for any noise.
+"""How many trees of how many leaves parties count in, and how leaves are read.
 
 B trees have sqrt(B) times the noise of one, and their mean a B-th: the noise of the forest does not depend on their
-number, to first order.
-Constants are from development cells of the natural benchmark, beside boosted trees that were retrained; values change
-little with trees from 16 to 64, leaves from 8 to 32, smoothing from 10 to 40 and sharpness from 1.25 to 2. Of hundreds
-of parties a small forest serves, which is fast.
+number, to first order. Where noise is strong for the records that parties have, trees are of 4 leaves, unless public
+rows show that features matter together: 16 leaves predict them more than twice as well as 4. Constants are from
+development cells of the natural benchmark, beside boosted trees that were retrained; values change little with trees
+from 16 to 64, leaves from 8 to 32 (little noise) or 4 to 8 (much), smoothing from 10 to 40 and sharpness from 1.25 to
+2. Of hundreds of parties a small forest serves, which is fast.
 """
 
 from __future__ import annotations
@@ -34,15 +35,28 @@ class ForestShape:
 
 
 FOREST = ForestShape(trees=32, leaves=16, smoothing=20.0, sharpness=1.5)
+COARSE = ForestShape(trees=32, leaves=4, smoothing=20.0, sharpness=2.0)
+"""For strong noise."""
 SMALL = ForestShape(trees=2, leaves=8, smoothing=4.0)
 """For many parties or classes, whose releases would be of tens of thousands of numbers."""
 
+TOGETHER = 2.0
+"""How many times better than `COARSE` the forest must predict public rows to be used in spite of strong noise."""
+
 _MOST_PARTIES, _MOST_CLASSES = 256, 20
+_STRONG = 0.007
 
 
-def choose_forest(parties: int, classes: int) -> ForestShape:
-    """Return the shape of the forest for so many parties and classes.
+def choose_forest(parties: int, classes: int, noise: float) -> ForestShape:
+    """Return the shape of the forest for so many parties and classes; `COARSE` if public rows agree.
 
     Formal guarantee: reads public numbers only.
+
+    Args:
+        parties: their number.
+        classes: their number.
+        noise: the noise multiplier over the median number of units of a party.
     """
-    return FOREST if parties <= _MOST_PARTIES and classes <= _MOST_CLASSES else SMALL
+    if parties > _MOST_PARTIES or classes > _MOST_CLASSES:
+        return SMALL
+    return FOREST if noise < _STRONG else COARSE

@@ -10,7 +10,7 @@ The trees are grown in `methods.growing`, filled and judged in `methods.leaves`,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dpvalue.data.utility import PublicSet
+from dpvalue.data.utility import LOSS, PublicSet
 from dpvalue.display import MOST_NAMED, counted
 from dpvalue.engine.engines import Engine
 from dpvalue.errors import DpvalueError
@@ -29,7 +29,7 @@ from dpvalue.methods.leaf_coverage import CellHolding, holdings
 from dpvalue.methods.leaf_game import LeafGame
 from dpvalue.methods.leaf_posterior import LeafPosterior
 from dpvalue.methods.leaf_rehearsal import expected_agreement
-from dpvalue.methods.leaf_rule import ForestShape, choose_forest
+from dpvalue.methods.leaf_rule import COARSE, FOREST, TOGETHER, ForestShape, choose_forest
 from dpvalue.methods.leaves import Grown, Judge
 from dpvalue.models import CLASSIFICATION, TREES, Forest, LeafOnes, Unsplit
 from dpvalue.models.forest import MOST_CLASSES
@@ -137,9 +137,14 @@ class Trees(Method):
         assert law is not None
         multiplier = 0.0 if privacy is None else privacy.noise_multiplier(1, situation.n, law)
         unit, neighbours = ("record", "zero_out") if privacy is None else (privacy.unit, privacy.neighbours)
-        shape = choose_forest(situation.n, situation.model.width)
+        typical = float(np.median(np.maximum(situation.averaged_units(unit), 1)))
+        shape = choose_forest(situation.n, situation.model.width, multiplier / typical)
         method = cls.of_shape(shape, situation.public, situation.model.width, settings.seed)
-        norm = norm_of(shape.trees)
+        if shape is COARSE:
+            whole = cls.of_shape(FOREST, situation.public, situation.model.width, settings.seed)
+            gains = [made.public_gain(situation.public, settings.engine) for made in (whole, method)]
+            method = whole if gains[0] > TOGETHER * gains[1] else method
+        norm = norm_of(method.grown.forest.trees)
         return Choice(
             method=method,
             model=method.ones,
@@ -165,6 +170,16 @@ class Trees(Method):
         cells = ones.ones(ones.inputs(public.x), public.y, public.x.new_zeros(1, dtype=torch.float64))
         shares = cells.mean(0).view(forest.trees, forest.leaves, classes).cpu()
         return cls(Grown(forest, classes, judged_by, salt, shape.smoothing, shape.sharpness), shares)
+
+    def public_gain(self, public: PublicSet, engine: Engine) -> float:
+        """Return by how much the forest, filled with the public rows, predicts them better than their class shares do.
+
+        Formal guarantee: reads public rows only.
+        """
+        counts = len(public.x) * self.public.flatten()[None]
+        worth = Judge(self.grown, replace(public, metric=LOSS), engine)(torch.nn.functional.pad(counts, (0, 1)))
+        shares = torch.bincount(public.y.cpu()).double() / len(public.y)
+        return float(worth[0]) - float(torch.special.xlogy(shares, shares).sum())
 
     def expectation(self, situation: Situation, choice: Choice, rehearsal: Rehearsal | None) -> Agreement:
         """Return how well values are expected to agree with retraining, by rehearsal on public rows."""
