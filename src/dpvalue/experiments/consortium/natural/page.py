@@ -14,6 +14,7 @@ from dpvalue.experiments.consortium.natural.tables import (
     TruthComparison,
     compared,
     markdown,
+    mean_ceiling,
     mean_of_cells,
     owner_summary,
     sizes_better,
@@ -37,18 +38,30 @@ def write_natural_page(said: Iterable[Said], truths: NaturalTruths, folder: Path
     known = list(said)
     halves = {half: chosen_natural(half=half) for half in (JUDGING, DEVELOPMENT)}
     parts = [_wrapped(_INTRODUCTION), "## What was aimed at, and what was found\n"]
-    parts.append(targets_table({half: compared(cells, known, truths) for half, cells in halves.items()}))
+    parts.append(targets_table({half: compared(cells, known, truths) for half, cells in halves.items()}, truths))
     parts.append(_wrapped(_TRIED))
     for half, cells in halves.items():
         parts += [f"# The {half} half\n", tables(cells, known, truths)]
     (folder / "natural.md").write_text("\n".join(parts))
 
 
-def targets_table(found: dict[str, list[TruthComparison]]) -> str:
+def targets_table(found: dict[str, list[TruthComparison]], truths: NaturalTruths) -> str:
     """Return the targets beside what each half has."""
-    rows = []
+    rows = [
+        [
+            "two classes: the truth's own ceiling",
+            "",
+            *(mean_ceiling(_two_classes(half, EXACT), truths) for half in found.values()),
+        ]
+    ]
     for budget, target in TARGETS:
-        rows.append([f"two classes, {budget.name}", target, *(_agreement(half, budget) for half in found.values())])
+        rows.append(
+            [
+                f"two classes, {budget.name}",
+                target,
+                *(mean_of_cells(_two_classes(half, budget)) for half in found.values()),
+            ]
+        )
     for budget in (EXACT, Budget(4)):
         summaries = [owner_summary(_trees(half, budget)) for half in found.values()]
         what = f"only owner, {budget.name}"
@@ -67,8 +80,8 @@ def targets_table(found: dict[str, list[TruthComparison]]) -> str:
     return markdown(["counts in public trees", "target", *found], rows)
 
 
-def _agreement(half: list[TruthComparison], budget: Budget) -> str:
-    return mean_of_cells([one for one in _trees(half, budget) if GROUPS["two classes"](one.cell)])
+def _two_classes(half: list[TruthComparison], budget: Budget) -> list[TruthComparison]:
+    return [one for one in _trees(half, budget) if GROUPS["two classes"](one.cell)]
 
 
 def _trees(half: list[TruthComparison], budget: Budget) -> list[TruthComparison]:

@@ -83,7 +83,7 @@ def means_table(found: list[TruthComparison], truths: NaturalTruths) -> str:
     """Return means over cells by method and budget, and in how many cells sizes alone are better by two errors."""
     groups = [(model, group) for model in (BOOSTED, LINEAR) for group in GROUPS]
     groups = [key for key in groups if any(_in(one, key) for one in found)]
-    rows = [["ceiling", "", *(_mean_ceiling([one for one in found if _in(one, key)], truths) for key in groups), ""]]
+    rows = [["ceiling", "", *(mean_ceiling([one for one in found if _in(one, key)], truths) for key in groups), ""]]
     for way in _ways(found):
         row = [way[0], way[1].name]
         for key in groups:
@@ -190,7 +190,8 @@ def mean_of_cells(some: list[TruthComparison]) -> str:
     return f"{_with_error(shapley)} / {loo:.2f}"
 
 
-def _mean_ceiling(some: list[TruthComparison], truths: NaturalTruths) -> str:
+def mean_ceiling(some: list[TruthComparison], truths: NaturalTruths) -> str:
+    """Return the mean over cells of the agreement of the truth with itself, judged by two halves of the public rows."""
     ceilings: dict[str, list[tuple[float, float]]] = {}
     for name, seed, model in {(one.cell.name, one.seed, one.model) for one in some}:
         found = truths[name, seed, model]
