@@ -192,6 +192,8 @@ def mean_of_cells(some: list[TruthComparison]) -> str:
 
 def mean_ceiling(some: list[TruthComparison], truths: NaturalTruths) -> str:
     """Return the mean over cells of the agreement of the truth with itself, judged by two halves of the public rows."""
+    if not some:
+        return ""
     ceilings: dict[str, list[tuple[float, float]]] = {}
     for name, seed, model in {(one.cell.name, one.seed, one.model) for one in some}:
         found = truths[name, seed, model]
