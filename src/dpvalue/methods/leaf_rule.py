@@ -3,9 +3,9 @@
 B trees have sqrt(B) times the noise of one, and their mean a B-th: the noise of the forest does not depend on their
 number, to first order. Where noise is strong for the records that parties have, trees are of 4 leaves, unless public
 rows show that features matter together: 16 leaves predict them more than twice as well as 4. Constants are from
-development cells of the natural benchmark, beside boosted trees that were retrained; values change little with trees
-from 16 to 64, leaves from 8 to 32 (little noise) or 4 to 8 (much), smoothing from 10 to 40 and sharpness from 1.25 to
-2. Of hundreds of parties a small forest serves, which is fast.
+development cells of the natural benchmark, beside boosted trees that were retrained. Where noise is weak, values change
+little with trees from 16 to 64, leaves from 8 to 32, smoothing from 10 to 40 and sharpness from 1.25 to 2. Of hundreds
+of parties a small forest serves, which is fast.
 """
 
 from __future__ import annotations
