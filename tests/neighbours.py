@@ -749,7 +749,7 @@ def main() -> None:
     given = parser.parse_args()
     each = -(-given.changes // (len(SCENARIOS) * given.worlds))
     notes = None if given.json is None else given.json.with_name(f"{given.json.name}.part")
-    began = time.perf_counter()
+    began, resumed = time.perf_counter(), notes is not None and notes.is_file()
     tasks = [(scenario, each, given.seed + world) for world in range(given.worlds) for scenario in SCENARIOS]
     done = run_all(tasks, given.workers, notes)
     if given.json is not None and notes is not None:
@@ -757,7 +757,7 @@ def main() -> None:
             "by": f"python -m tests.neighbours --changes {given.changes} --worlds {given.worlds} --seed {given.seed}",
             "changes": sum(one["changes"] for one in done),
             "faults": sum(len(one["faults"]) for one in done),
-            "seconds": round(time.perf_counter() - began),
+            "seconds": None if resumed else round(time.perf_counter() - began),  # of a whole run alone
             "commit": _commit(),
             "scenarios": done,
         }
